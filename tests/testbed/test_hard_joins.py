@@ -17,7 +17,10 @@ JOINER = "joiner"
 KILLED, LAST, SLOWED = MEMBERS[:3], MEMBERS[3], MEMBERS[4]
 RATE = 4 * MBIT  # of each link to the joiner
 STATE_MB = 24.0
-JOB = ("--state-mb", f"{STATE_MB:g}", "--gradient-mb", "0.02", "--compute-ms", "20")
+GRADIENT_MB = 0.02
+SIZES = ("--state-mb", f"{STATE_MB:g}", "--gradient-mb", f"{GRADIENT_MB:g}")
+JOB = (*SIZES, "--compute-ms", "20")
+BESIDES = 1.1  # TCP, TLS, heartbeats and probes of links
 JOIN_S = 240.0
 
 
@@ -37,6 +40,7 @@ def test_a_long_join_survives_all_that_can_happen(tmp_path: Path) -> None:
         for name in MEMBERS:
             lab.start(name, "--join", "log")
         lab.wait_together(*MEMBERS)
+        before = towards_joiner(net)
         joiner = lab.start(JOINER, "--join", "log")
         joiner.wait_until("links", lambda: len(joiner.all("link_up")) == len(MEMBERS), JOIN_S)
         time.sleep(3.0)  # all six take about ten seconds
@@ -47,11 +51,19 @@ def test_a_long_join_survives_all_that_can_happen(tmp_path: Path) -> None:
         lab.agents[LAST].signal(signal.SIGKILL)
         net.set_links(both({(SLOWED, JOINER): Link(RATE / 10, 0.005)}))
         joined = joiner.wait("joined", JOIN_S)
+        sent = towards_joiner(net) - before
         left = (*MEMBERS[4:], JOINER)
         lab.wait_together(*left)
         joiner.wait_steps(20)
         assert not any(lab.agents[name].all("diverged") for name in left)
     assert joined["updates"] > 0, "the others went on"
-    # With each source little is lost but what it had been asked for and not yet sent.
-    received = sum(source["bytes"] for source in joined["sources"])
-    assert received <= STATE_MB * 1e6 * (1 + 1 / len(MEMBERS))
+    # With each source little is lost but what it had been asked for and not yet sent. The kernel
+    # counts what comes twice and is ignored here, too.
+    wanted = STATE_MB + joined["updates"] * GRADIENT_MB
+    assert sent >= STATE_MB * 1e6, "everything is counted"
+    assert sent <= wanted * 1e6 * (1 + 1 / len(MEMBERS)) * BESIDES
+
+
+def towards_joiner(net: Network) -> int:
+    """Return how many bytes have gone from members to the joiner so far, by the kernel's count."""
+    return sum(net.bytes(name, JOINER) for name in MEMBERS)
