@@ -101,6 +101,9 @@ def measured_shares(
     lowest = dict.fromkeys(working, least) | dict.fromkeys(tried, max(1, least))
     most = _most(known, present, max(1, least)) if cost != IN_PROPORTION else {}
     best = _earliest(takes, micro_batches, lowest, cost, most)
+    for k in _worth_waiting_for(best, takes, micro_batches, cost, present):
+        lowest[k] = max(1, least)
+        best = _earliest(takes, micro_batches, lowest, cost, most)
     best_s = _time(best, takes, micro_batches, cost)
     ideal_s = _ideal(takes, micro_batches, cost, best_s)
     chosen = tuple(best.get(k, 0) for k in range(len(nodes)))
@@ -157,6 +160,43 @@ def _earliest(
         shares[k] += 1
         heapq.heapreplace(ends, next_end(k))
     return shares
+
+
+def _worth_waiting_for(
+    shares: Mapping[int, int],
+    takes: Mapping[int, float],
+    micro_batches: int,
+    cost: WorkCost,
+    present: tuple[int, ...] | None,
+) -> list[int]:
+    """Return which nodes without a share get one micro-batch although the others are then done
+    later.
+
+    Where most of the cost is what is not divided, all would be done a little sooner without a node
+    that is a little slower, but it would compute nothing. Together they compute more in the time if
+    they wait for it. One that has no share now gets one only if that is clearly so, so that it does
+    not alternate between the two.
+    """
+    if not cost.fixed:
+        return []
+
+    def value(some: Mapping[int, int]) -> float:
+        """Return how much is computed in a second."""
+        units = sum(cost.units(share, micro_batches) for share in some.values())
+        return units / _time(some, takes, micro_batches, cost)
+
+    found: list[int] = []
+    known = dict(shares)
+    for k in sorted((k for k in takes if not known.get(k)), key=lambda k: (takes[k], k)):
+        largest = max(known, key=lambda j: (known[j], j))
+        if known[largest] < 2:
+            break
+        larger = known | {largest: known[largest] - 1, k: 1}
+        is_idle = present is not None and k < len(present) and not present[k]
+        if value(larger) * (IDLE_LIMIT if is_idle else 1.0) > value(known):
+            found.append(k)
+            known = larger
+    return found
 
 
 def _most(known: Mapping[int, float], present: tuple[int, ...] | None, one: int) -> dict[int, int]:
