@@ -81,7 +81,8 @@ def measured_shares(
     names: Mapping[bytes, str] | None = None,
     rule: ShareRule = STEPS_OF_ALL,
 ) -> SharePlan:
-    """Return the shares with which the slowest node is done first.
+    """Return the shares with which the slowest node is done first, among those in which nobody is
+    idle that is worth waiting for (`_worth_waiting_for`).
 
     `speeds` are seconds per micro-batch as `WorkCost` counts them, positive and finite. A node
     without one counts as the median and gets at least one micro-batch, so that it is measured. If
@@ -101,8 +102,8 @@ def measured_shares(
     lowest = dict.fromkeys(working, least) | dict.fromkeys(tried, max(1, least))
     most = _most(known, present, max(1, least)) if cost != IN_PROPORTION else {}
     best = _earliest(takes, micro_batches, lowest, cost, most)
-    for k in _worth_waiting_for(best, takes, micro_batches, cost, present):
-        lowest[k] = max(1, least)
+    if waited_for := _worth_waiting_for(best, takes, micro_batches, cost, present):
+        lowest |= dict.fromkeys(waited_for, max(1, least))
         best = _earliest(takes, micro_batches, lowest, cost, most)
     best_s = _time(best, takes, micro_batches, cost)
     ideal_s = _ideal(takes, micro_batches, cost, best_s)

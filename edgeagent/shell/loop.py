@@ -75,8 +75,8 @@ class Shell:
         observer.local_steps = hello.local_steps
         observer.in_cells = hello.in_cells
         least_gain = LEAST_GAIN_OF_ROUNDS if hello.local_steps else LEAST_GAIN
-        self._cost = WorkCost(hello.fixed_cost, hello.square_cost)
-        rule = ShareRule(self._cost, hello.least_share, least_gain)
+        cost = WorkCost(hello.fixed_cost, hello.square_cost)
+        rule = ShareRule(cost, hello.least_share, least_gain)
         self._owner = owner
         self.watch: Callable[[], None] = lambda: None  # called after every event
         self.node: Node | None = None
@@ -134,7 +134,7 @@ class Shell:
         return Gauges(
             self._loop.time,
             self.peers.heartbeats,
-            lambda share: self._cost.units(share, hello.micro_batches),
+            lambda share: self._planner.rule.cost.units(share, hello.micro_batches),
             is_priced=not hello.in_cells,
             rounds=hello.local_steps > 0,
             last_counts=hello.last_round_counts or LAST_ROUND_COUNTS,
@@ -259,7 +259,6 @@ class Shell:
 
     def learned_cost(self, cost: WorkCost) -> None:
         """Use what the trainer has found that parts of the model cost."""
-        self._cost = cost
         self._planner.rule = replace(self._planner.rule, cost=cost)
         self._gauges.priced()
 
