@@ -260,6 +260,9 @@ LEAVER_RESULT_SECONDS = 2.0
 
 # Work or an update may take so long in any case.
 TRAINER_LEAST_SECONDS = 2.0
+# An owner of a divided optimizer state whose trainer hangs gives up so long after it has told the
+# others: by then it knows of those that hang, too, and that so cannot do its work.
+PUBLISHERS_TOLD_SECONDS = 2.0
 # The first iterations may take so long each, because of compilation, page-ins and cold caches.
 TRAINER_FIRST_SECONDS = 60.0
 TRAINER_FIRST_ITERATIONS = 3

@@ -28,6 +28,10 @@ LEAST_PACES = 3  # iterations to measure before the speed is reported; single on
 # took.
 LAST_ROUND_COUNTS = 0.8
 ROUNDS_REMEMBERED = 4.0
+# Noise never changes the speed of a round by so large a part. Where it does change so much, as when
+# another program begins to compute, what was before says nothing, and the last round alone counts,
+# unless the job wants more of the rounds before it.
+JUMP = 0.3
 # A device that is too slow for any part of a round gives no measure. If its speed were forgotten
 # like others, it would get a usual part after that time, and all would wait for it. So it is taken
 # to be so much faster after each such time, until it gets a small part and is measured anew.
@@ -149,4 +153,6 @@ class Gauges:
         return Measured(incoming, pace if self._is_priced else None, self._compute_s, self._sync_s)
 
     def _average(self, last: float, before: float) -> float:
+        if self._last_counts >= LAST_ROUND_COUNTS and abs(last - before) > JUMP * before:
+            return last
         return self._last_counts * last + (1 - self._last_counts) * before

@@ -304,7 +304,7 @@ def _divided(node: Node, policy: Policy) -> DividedStatus | None:
     return DividedStatus(
         parts=len(stripes),
         copies=node.context.config.copies,
-        survives=min(len(stripe.holders) for stripe in stripes) - 1,
+        survives=node.recovery.survives,
         learning=len({k for stripe in stripes for k in stripe.learners}),
         held={name: len(held_by(stripes, k)) for k, name in enumerate(names)},
         missing=[node.context.name(n) for n in lost],

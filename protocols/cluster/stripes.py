@@ -84,6 +84,14 @@ def held_by(stripes: Sequence[Stripe], member: int) -> tuple[int, ...]:
     return tuple(s for s, stripe in enumerate(stripes) if member in stripe.holders)
 
 
+def kept_without(stripes: Sequence[Stripe], member: int, others: Sequence[int]) -> bool:
+    """Whether each stripe that `member` keeps is kept by one of the `others`, too."""
+    return all(
+        any(k != member and k in stripes[s].holders for k in others)
+        for s in held_by(stripes, member)
+    )
+
+
 def owned_by(stripes: Sequence[Stripe], member: int) -> tuple[int, ...]:
     """Return the stripes whose results the member with this number makes."""
     return tuple(s for s, stripe in enumerate(stripes) if stripe.owner == member)

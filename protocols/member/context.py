@@ -125,6 +125,7 @@ class Context:
     stands_by: bool = False  # the others are faster without this node, so it asks to be let go
     standby: str = ""  # the reason for which it has last asked so
     stalled: bool = False  # the trainer does not answer, so this node asks to be let go
+    keeps_up: Callable[[bytes], bool] = lambda _node: True  # whether a member's trainer answers
     diverged: bool = False  # the trainer's state was found to differ from that of the others
     now: float = 0.0  # the time of the event that is being handled, in seconds
     incoming: Callable[[bytes], Rate | None] = _not_known  # how fast a neighbour sends to this node

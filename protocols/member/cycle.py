@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.ancestry import Past
-from protocols.cluster.stripes import begun_anew, held_by, owned_by
+from protocols.cluster.stripes import begun_anew, kept_without, owned_by
 from protocols.effects import (
     Apply,
     BeginTraining,
@@ -229,8 +229,7 @@ class Cycle:
             self.state = CYCLE_TABLE.step(self.state, "decided", CycleState.PUBLISHING)
             at, members = (context.iteration, context.attempt), len(policy.view.members)
             anew = begun_anew(policy.stripes, context.iteration)
-            lost = begun_anew(policy.stripes, context.iteration + 1)
-            lost = tuple(s for s in lost if s in owned)
+            lost = tuple(s for s in begun_anew(policy.stripes, context.iteration + 1) if s in owned)
             self._trainer.publish(Publish(*at, word, members, owned, anew, lost))
 
     def published(self, event: Published) -> None:
@@ -245,8 +244,8 @@ class Cycle:
 
     def step_aside(self) -> None:
         """Leave at once if the others wait for what only this node's trainer can do, which does not
-        answer, or is away for long, and copies elsewhere can do it in its place. They wait in vain
-        if its process has ended, or if its state differs, even if there are no copies."""
+        answer or is away for long, and members that keep up, or later ones (which stay), have
+        copies. They wait in vain if its process has ended or its state differs, even without."""
         context, trainer = self._context, self._trainer
         ended = trainer.is_gone or context.diverged  # then the trainer is told nothing any more
         late = context.stalled or (trainer.is_away and self.learning.owes_long)
@@ -257,8 +256,10 @@ class Cycle:
         if trainer.is_gone and context.departs:
             self.leave(context.departs, context.standby)
             return
-        stripes, me = self._policy.stripes, self._policy.view.nodes.index(context.node)
-        if context.diverged or all(len(stripes[s].holders) > 1 for s in held_by(stripes, me)):
+        stripes, nodes = self._policy.stripes, self._policy.view.nodes
+        me = nodes.index(context.node)
+        able = [k for k, node in enumerate(nodes) if ended or k > me or context.keeps_up(node)]
+        if context.diverged or kept_without(stripes, me, able):
             self.leave("diverged" if context.diverged else "stalled", "")
 
     def was_read(self) -> None:
@@ -269,8 +270,7 @@ class Cycle:
     def released(self, join: int) -> None:
         """Hold the state for join `join` no longer: the joiner has its copy, or gave up."""
         self.holds.release(join)
-        if self.state is CycleState.HOLDING and not self._context.freeze.holds:
-            self._release()
+        self.was_read()
 
     def applied(self, event: Applied) -> None:
         """The update is in the state (or is kept for a late trainer): go to the next iteration."""

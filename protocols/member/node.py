@@ -67,6 +67,7 @@ from protocols.member.standing import Standing
 from protocols.member.trainer_debt import TrainerDebt
 from protocols.member.trainer_desk import TrainerDesk
 from protocols.member.wishes import Wishes
+from protocols.network.measures import KeepingUp
 from protocols.network.monitor import Monitor
 from protocols.network.routing import Router
 from protocols.recovery.recovery import Recovery
@@ -120,6 +121,8 @@ class Node:
             self.succession,
             lambda: bool(self.recovery.missing_holders),
         )
+        late = (KeepingUp.LATE, KeepingUp.AWAY)
+        context.keeps_up = lambda node: self.monitor.waits_for(node)[0] not in late
         self.standing = Standing(
             context, self.monitor, self.departure, lambda: self.recovery.unheard
         )

@@ -76,6 +76,7 @@ class TrainerDebt:
         self._wish = wish
         self._hand_back = hand_back
         self._given_at: float | None = None  # since when the trainer has owed an answer to work
+        self._got_on_at = 0.0  # when it last said that it gets on with it
         self._given = 0  # number of micro-batches in that work
         self._computed = 0  # how many of these the trainer has told to be done
         self._patience = 1.0  # by how much longer than usual the running work may take
@@ -84,7 +85,8 @@ class TrainerDebt:
         self._publishing: Publish | None = None  # results that the trainer has to make
         self._is_told = False  # whether it was told so; it is not while it lacks updates
         self._publish_by: float | None = None  # the time by which it should have made them
-        self.is_overdue_publisher = False  # whether that time is over
+        self.is_late_publisher = False  # whether that time is over, which the others are told
+        self.is_overdue_publisher = False  # whether they have had time to say the same of theirs
         self._kept: deque[Apply] = deque()  # updates to replay; the first one is with the trainer
         self._no_room: Apply | None = None  # an update for which there was no room among these
         self._later: GiveWork | None = None  # work that waits until all updates are replayed
@@ -136,6 +138,8 @@ class TrainerDebt:
         """How the trainer keeps up, and for how many seconds it has not answered; 0.0 unless that
         is clearly longer than usual."""
         since = self.waiting_since
+        if self.is_late_publisher:
+            return KeepingUp.LATE, 0.0
         if since is None:
             return KeepingUp.PROMPT, 0.0
         seconds = self._context.now - since
@@ -199,7 +203,8 @@ class TrainerDebt:
     def publish(self, effect: Publish) -> None:
         """Have results made, now or when the trainer has caught up. Nobody can go on without them,
         so a trainer that is late is asked, too."""
-        self._publishing, self.is_overdue_publisher = effect, False
+        self._publishing = effect
+        self.is_late_publisher = self.is_overdue_publisher = False
         self._publish_by = self._context.now + self._allowed(_usual(self._updates))
         self._is_told = not self.is_stale
         if self._is_told:
@@ -207,7 +212,7 @@ class TrainerDebt:
 
     def _end_publishing(self) -> None:
         self._publishing = self._publish_by = None
-        self.is_overdue_publisher = False
+        self.is_late_publisher = self.is_overdue_publisher = False
 
     def apply(self, effect: Apply) -> None:
         """Have an update applied, now or when the trainer has caught up."""
@@ -252,10 +257,13 @@ class TrainerDebt:
 
     def progressed(self, event: Progressed) -> None:
         """The trainer gets on with a long round of local steps: from now on it may be silent for as
-        long as it has computed, because so much would be thrown away if others took its work."""
+        long as it has computed, because so much would be thrown away if others took its work. One
+        that has few cells of a model may get on for long before it has computed another of them."""
         current = self.is_at(event.turn) and event.iteration == self._context.iteration
         if not current or self._given_at is None:
             return
+        if event.micro_batches < self._given:
+            self._got_on_at = self._context.now
         if 0 < event.micro_batches < self._given:
             self._paces.append((self._context.now - self._given_at) / event.micro_batches)
             self._given -= event.micro_batches
@@ -400,8 +408,9 @@ class TrainerDebt:
         usual = _usual(self._paces)
         if self._computed:
             silent = self._allowed(usual, usual * self._computed)
-            return self._given_at + self._patience * silent
-        return self._given_at + self._patience * self._allowed(usual * max(1, self._given))
+        else:
+            silent = self._allowed(usual * max(1, self._given))
+        return max(self._given_at, self._got_on_at) + self._patience * silent
 
     @property
     def _update_due(self) -> float | None:
@@ -427,7 +436,10 @@ class TrainerDebt:
         if not self._has_begun or not context.is_awaited:
             return
         if self._publish_by is not None and context.now >= self._publish_by:
-            self._publish_by, self.is_overdue_publisher = None, True
+            self.is_overdue_publisher = self.is_late_publisher
+            self.is_late_publisher = True
+            told = context.now + limits.PUBLISHERS_TOLD_SECONDS
+            self._publish_by = None if self.is_overdue_publisher else told
         due = self._behind_due if self.is_behind else self._due
         overdue = due is not None and context.now >= due
         if self.is_behind:

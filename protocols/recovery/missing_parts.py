@@ -95,6 +95,14 @@ class MissingParts:
         without = self.lacking(policy, [n for n in nodes if n not in lost.all])
         return tuple(dict.fromkeys(nodes[k] for s in without for k in policy.stripes[s].holders))
 
+    @staticmethod
+    def survives(policy: Policy, lost: Lost) -> int:
+        """Return how many more members can be lost at once, whichever they are, without a part of
+        the optimizer's state. Those that are `lost` already are still named by the policy."""
+        here = [k for k, node in enumerate(policy.view.nodes) if node not in lost.all]
+        kept = (sum(k in stripe.holders for k in here) for stripe in policy.stripes)
+        return max(0, min(kept) - 1)
+
     def tell(self, now: float, lost: Lost) -> None:
         """Report what has changed since the last time."""
         context, policy = self._context, self._context.policy
@@ -102,7 +110,7 @@ class MissingParts:
             return
         self._seen, self._lost = policy, lost
         self._gone_since = {n: self._gone_since.get(n, now) for n in lost.all}
-        survives = min(len(stripe.holders) for stripe in policy.stripes) - 1
+        survives = self.survives(policy, lost)
         if survives != self._survives:
             self._survives = survives
             context.report("copies", survives=survives)

@@ -467,6 +467,15 @@ class Recovery:
             return ()
         return self._missing_parts.holders(self._lost(self._context.now, policy.view))
 
+    @property
+    def survives(self) -> int:
+        """How many more members can be lost at once without a part of a divided optimizer state; 0
+        if it is not divided."""
+        policy = self._context.policy
+        if policy is None or not policy.stripes:
+            return 0
+        return self._missing_parts.survives(policy, self._lost(self._context.now, policy.view))
+
     def learned(self, sender: bytes, stripes: tuple[int, ...]) -> None:
         """A member has learned these stripes."""
         self._missing_parts.learned(sender, stripes)

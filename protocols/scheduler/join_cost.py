@@ -49,6 +49,9 @@ MBIT = 1e6 / 8
 # A joiner copies beside the training only if the updates take at most this part of what its
 # links carry: with the rest it has to copy the state, and to catch up.
 MOST_UPDATE_SHARE = 0.5
+# After so many copies that have failed a joiner makes the others hold their update. One may have
+# failed for reasons that have nothing to do with it, such as a source that was killed.
+MOST_FAILED_COPIES = 2
 # While a state is copied that takes no longer than this, the others may as well hold their update.
 MOMENT_S = 0.25
 
@@ -123,13 +126,16 @@ class JoinCost:
     way: JoinWay = JoinWay.AUTO
     stands_by: bool = False
 
-    def goes_beside(self, rates: tuple[int, ...], constants: bytes = b"") -> bool:
+    def goes_beside(self, rates: tuple[int, ...], constants: bytes = b"", failed: int = 0) -> bool:
         """Whether a joiner whose links carry `rates` (bytes/s, 0: not known) copies beside the
-        training. `constants` is the digest of those that it has."""
+        training. `constants` is the digest of those that it has, and so many of its copies have
+        `failed` before."""
         if not self.update_bytes or self.way is JoinWay.PAUSE:
             return False
         if self.way is JoinWay.BESIDE:
             return True
+        if failed >= MOST_FAILED_COPIES:
+            return False
         rate, size = self._rate(rates), self._size(constants)
         if not rate:
             return size > SMALL_BYTES

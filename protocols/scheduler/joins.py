@@ -68,7 +68,8 @@ class Joins:
         self._next = (term << 32) + 1
         self._ended: dict[int, None] = {}  # joins given up that a policy may still name
         self._others_first = together.OthersFirst(cost)
-        self._pausing: dict[bytes, None] = {}  # joiners whose copy beside the training has failed
+        # How many copies beside the training have failed, by joiner: those that kept up with it.
+        self._failed: dict[bytes, int] = {}
         self._unsent: list[Letter] = []  # what members are told with the next tick
 
     @property
@@ -188,9 +189,8 @@ class Joins:
                 return []
             if reason:
                 return self.give_up(number, reason, standby.AGAIN_SECONDS, stands_by=True)
-            join.beside = join.joiner.node not in self._pausing and self._cost.goes_beside(
-                rates, message.constants
-            )
+            failed = self._failed.get(join.joiner.node, 0)
+            join.beside = self._cost.goes_beside(rates, message.constants, failed)
             if not join.beside and (reason := self._refusal(join)):
                 return self.give_up(number, reason, limits.JOIN_AGAIN_SECONDS)
             join.state = JOIN_TABLE.step(join.state, "links open", JoinState.LINKED)
@@ -317,20 +317,29 @@ class Joins:
             )
             stuck = stuck or (bool(join.sources) and not join.reached)
             if stuck or not join.links:
-                mail += self.give_up(join.number, "the link that it needs broke")
+                reason = "the link that it needs broke"
+                mail += self.give_up(join.number, reason, failed=not join.links)
         return mail
 
     def give_up(
-        self, number: int, reason: str, pause_s: float = 0.0, *, stands_by: bool = False
+        self,
+        number: int,
+        reason: str,
+        pause_s: float = 0.0,
+        *,
+        stands_by: bool = False,
+        failed: bool = False,
     ) -> list[Letter]:
         """End a join that has not entered; its joiner waits for `pause_s` before it asks again.
-        `stands_by`: the members are faster without it."""
+        `stands_by`: the members are faster without it. `failed`: its copy came to nothing by
+        itself. A joiner whose copy has failed closes all its links, while a member that dies closes
+        only one."""
         join = self.open.pop(number)
         if self._agenda.names(number):
             self._ended[number] = None
         self._agenda.changed(join.joiner.node)
-        if join.state is JoinState.COPYING:
-            self._pausing[join.joiner.node] = None
+        if join.state is JoinState.COPYING and failed:
+            self._failed[join.joiner.node] = self._failed.get(join.joiner.node, 0) + 1
         join.state = JOIN_TABLE.step(join.state, "given up", JoinState.ABORTED)
         pause_ms = round(1000 * pause_s)
         return [(EVERYONE, JoinAborted(number, join.joiner.node, reason, pause_ms, stands_by))]
@@ -369,6 +378,7 @@ class Joins:
                 if JOIN_TABLE.allows(join.state, "entry in force"):
                     join.state = JOIN_TABLE.step(join.state, "entry in force", JoinState.ENTERED)
                 del self.open[join.number]
+                self._failed.pop(join.joiner.node, None)
                 self._others_first.entered(join.joiner.node)
         self.resume(now)
         over = [p for p in policy.pulls if p.join in self._ended]
@@ -400,7 +410,7 @@ class Joins:
             if now >= join.deadline and self._waits_for_members(now, join):
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
             elif now >= join.deadline:
-                mail += self.give_up(join.number, NO_PROGRESS)
+                mail += self.give_up(join.number, NO_PROGRESS, failed=True)
             elif now >= join.stops_until:
                 reason = self._cost.too_long(join.joiner.name, self._most_s(join))
                 mail += self.give_up(join.number, reason, limits.JOIN_MUCH_LATER_SECONDS)

@@ -229,11 +229,8 @@ class HarshWorld(World):
     # --- links --------------------------------------------------------------------------------
 
     def dial(self, host: Host, who: Member) -> None:
-        known = host.node.context.links if host.node is not None else {}
-        if host.gone is not None or who.node in known:
-            return
-        if host.asleep:
-            host.waiting.append(partial(self.dial, host, who))
+        assert host.node is not None
+        if who.node in host.node.context.links:
             return
         other = self.hosts.get(who.node)
         there = other is not None and self.reachable(host, other)
@@ -458,8 +455,8 @@ class HarshWorld(World):
                 host.past = replace(past, iteration=host.iteration)
                 host.commit = self.commit_of(host)
             host.me = replace(host.me, incarnation=host.me.incarnation + 1)
+        host.node = None  # first, as in agents: otherwise it would dial again those that it leaves
         self.close(host)
-        host.node = None
         host.forget()
 
     def commit_of(self, host: Host) -> bytes:

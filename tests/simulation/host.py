@@ -240,7 +240,9 @@ class Host:
             case effects.Distrust(node):
                 self.trusted.pop(node, None)
             case effects.Dial(who):
-                world.later(world.delay(), lambda: world.dial(self, who))
+                # What a node still wants to dial when it is given up is not dialled any more.
+                dial = partial(world.dial, self, who)
+                world.later(world.delay(), partial(self.awake, self.life, dial))
             case effects.Probe(node):
                 world.probe(self, node)
             case effects.CloseLink(node):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from protocols.cluster.stripes import OnLost
 from protocols.events import LeaveWanted
+from protocols.limits import JOIN_ANSWER_SECONDS
 from protocols.member.cycle_table import CycleState
 from protocols.member.joining import JoiningState
 from protocols.scheduler.join_cost import JoinWay
@@ -169,6 +170,15 @@ def a_joiner_dials_again(seed: int) -> None:
     world.run(lambda: member.gone is not None and newcomer.gone is not None)
 
 
+def a_request_that_nobody_answers(seed: int) -> None:
+    """A device asks to join, and no scheduler hears it: the one that its sponsor knows has left,
+    while a link to that one's process is still open."""
+    world, hosts = cluster(seed, 3, steps=4000)
+    world.lose = lambda _sender, _receiver, message: isinstance(message, m.JoinRequest)
+    joiner = world.join(9, random.Random(seed).choice(hosts))
+    world.run(lambda: bool(joiner.joins_failed), 2 * JOIN_ANSWER_SECONDS)
+
+
 def end(world: World) -> None:
     """Run to the end, and check the states."""
     world.joins_end = True
@@ -179,6 +189,7 @@ def end(world: World) -> None:
 HISTORIES: dict[str, Callable[[int], None]] = {
     "two_votes": rivals,
     "wait_for_a_trainer_for_ever": a_trainer_hangs,
+    "wait_for_an_answer_for_ever": a_request_that_nobody_answers,
     "keep_sums_that_lack_work": a_death_while_work_is_handed_back,
     "offer_what_nobody_stores": leavers_cut_off,
     "carry_joins_over_a_loss": a_loss_while_a_device_copies,

@@ -74,7 +74,7 @@ def test_ways_are_read(text: str, way: Way) -> None:
     assert way_of(text) == way
 
 
-@pytest.mark.parametrize(("subject", "every"), [(CLOTHES, "40 4 1"), (TEXT, "40 4 1")])
+@pytest.mark.parametrize(("subject", "every"), [(CLOTHES, "40 4 1"), (TEXT, "5 6 1")])
 def test_states_are_written_after_about_the_same_number_of_samples(
     subject: Subject, every: str
 ) -> None:

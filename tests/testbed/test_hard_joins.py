@@ -19,7 +19,7 @@ RATE = 4 * MBIT  # of each link to the joiner
 STATE_MB = 24.0
 GRADIENT_MB = 0.02
 SIZES = ("--state-mb", f"{STATE_MB:g}", "--gradient-mb", f"{GRADIENT_MB:g}")
-JOB = (*SIZES, "--compute-ms", "20")
+JOB = (*SIZES, "--compute-ms", "20", "--moving")
 BESIDES = 1.1  # TCP, TLS, heartbeats and probes of links
 JOIN_S = 240.0
 

@@ -89,7 +89,7 @@ COSTS = [WorkCost(), WorkCost(0.09), WorkCost(0.0, 1.0), WorkCost(0.05, 0.4)]
 
 
 @pytest.mark.parametrize("cost", COSTS)
-def test_parts_are_right_from_the_second_round_and_two_rounds_after_a_change(
+def test_parts_are_right_from_the_second_round_and_one_round_after_a_change(
     cost: WorkCost,
 ) -> None:
     room = Room(cost, cost)
@@ -100,10 +100,9 @@ def test_parts_are_right_from_the_second_round_and_two_rounds_after_a_change(
     busy = (BURST * SLOW[0], *SLOW[1:])
     burst = [room.round(busy) for _ in range(10)]
     assert burst[0] < 0.75
-    assert burst[1] > 0.85
-    assert min(burst[2:]) > 0.91
+    assert min(burst[1:]) > 0.91
     again = [room.round() for _ in range(10)]
-    assert min(again[2:]) > 0.91
+    assert min(again[1:]) > 0.91
 
 
 @pytest.mark.parametrize("cost", COSTS)

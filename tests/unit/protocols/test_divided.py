@@ -26,6 +26,7 @@ from tests.variants import variants
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.member.context import Context
+    from tests.simulation.host import Host
 
 
 @pytest.mark.parametrize(("size", "copies"), [(2, 0), (3, 1), (4, 2), (2, 3)])
@@ -91,6 +92,23 @@ def test_the_scheduler_leaves() -> None:
     ends(world, hosts[0])
 
 
+def test_who_is_lost_survives_nothing_any_more() -> None:
+    """Until the others have agreed to go on, the policy still names a member that is dead."""
+    world, hosts = divided(4, 3, 1, steps=200)
+    world.run(lambda: is_level(world, 1))
+    policy, nodes = policy_of(hosts[1]), [host.me.node for host in hosts]
+    assert MissingParts.survives(policy, Lost()) == 1
+    assert MissingParts.survives(policy, Lost(nodes=(nodes[2],))) == 0
+    assert MissingParts.survives(policy, Lost(dead=(nodes[2],), out=(nodes[0],))) == 0
+    assert node_of(hosts[1]).recovery.survives == 1
+    world.vanish(hosts[2])
+    world.run(lambda: node_of(hosts[1]).recovery.survives == 0)
+    assert policy_of(hosts[1]) is policy, "nothing is decided yet"
+    lone, (alone, *_) = cluster(4, 3)
+    assert node_of(alone).recovery.survives == 0
+    assert lone.members
+
+
 def test_all_leave() -> None:
     world, hosts = divided(6, 2, 0, steps=5000)
     for host in hosts:
@@ -106,6 +124,54 @@ def test_copies_publish_for_an_owner_whose_trainer_hangs() -> None:
     world.run(lambda: hosts[1].gone is not None)
     assert hosts[1].gone == "stalled"
     ends(world, hosts[1])
+
+
+def measure(world: World) -> None:
+    """Have all members measure themselves twice a second from now on, as shells do."""
+    for host in world.members:
+        host.handle(events.Measured((), None, None, None))
+    world.later(0.5, lambda: measure(world))
+
+
+def hang_at_once(seed: int) -> tuple[World, list[Host], list[Host]]:
+    """Return a world, its members, and two that alone keep some stripe, whose trainers hang for a
+    minute while all wait for the results of both."""
+    world, hosts = divided(seed, 4, 1, steps=400)
+    policy, nodes = policy_of(hosts[0]), [h.me.node for h in hosts]
+    two = [hosts[nodes.index(policy.view.nodes[k])] for k in policy.stripes[0].holders]
+    states = [node_of(host).cycle for host in two]
+    world.run(lambda: all(cycle.state is CycleState.PUBLISHING for cycle in states))
+    for host in two:
+        host.hang(60.0)
+    measure(world)
+    return world, hosts, two
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_two_owners_that_hang_at_once_one_goes_before_the_other_and_nothing_is_lost(
+    seed: int,
+) -> None:
+    """They alone keep a part, so both must not leave in the belief that the other one has it."""
+    world, hosts, two = hang_at_once(seed)
+    world.run(lambda: all(host.gone is not None or not host.hangs for host in two))
+    assert not any(r.event == "parts_missing" for h in hosts for r in h.reports)
+    ends(world, *(host for host in two if host.gone))
+
+
+def test_of_two_owners_whose_scripts_are_away_neither_goes() -> None:
+    world, hosts = divided(9, 4, 1, steps=400)
+    world.run(lambda: is_level(world, 1))
+    policy, nodes = policy_of(hosts[0]), [h.me.node for h in hosts]
+    two = [hosts[nodes.index(policy.view.nodes[k])] for k in policy.stripes[0].holders]
+    for host in two:
+        host.handle(events.AwayWanted(away=True))
+    since = world.now
+    world.run(lambda: world.now > since + 20.0)
+    assert [host.gone for host in two].count(None) >= 1
+    assert not any(r.event == "parts_missing" for h in hosts for r in h.reports)
+    for host in two:
+        host.handle(events.AwayWanted(away=False))
+    ends(world, *(host for host in two if host.gone))
 
 
 def test_an_only_owner_whose_trainer_has_ended_leaves_at_once_if_all_wait_for_its_results() -> None:

@@ -263,6 +263,44 @@ def test_a_joiner_without_snapshots_is_refused_if_a_pause_would_take_too_long() 
             assert "about 58 s" in aborted(mail).reason
 
 
+def test_one_broken_copy_does_not_make_the_others_hold_their_update() -> None:
+    """A source was killed, or the user has started the joiner again: that says nothing of the next
+    copy. Nor does a copy that was given up because the joiner stands by."""
+    scheduler, _ = linking(replace(cost(), update_bytes=MB))
+    joins = scheduler.joins
+
+    def copies() -> bool:
+        joins.request(0.0, JoinRequest(JOINER, ()))
+        (number,) = joins.open
+        for neighbour in (ONE, TWO):
+            joins.introduced(neighbour, number)
+        opens(scheduler, 0.0, number, SLOW)
+        join = joins.open.get(number)
+        if join is None:
+            return False  # refused, because the others would have to hold their update for too long
+        join.state = JoinState.COPYING
+        return True
+
+    joins.give_up(next(iter(joins.open)), "not begun")
+    for lost in ((ONE, TWO), (ONE,), (ONE,)):
+        assert copies()
+        (join,) = joins.open.values()
+        join.links, join.sources = (ONE, TWO), lost
+        for neighbour in lost:
+            joins.link_lost(neighbour, JOINER.node)
+        assert not joins.open
+    assert copies()
+    joins.tick(limits.JOIN_PROGRESS_SECONDS + 1.0)
+    assert not joins.open
+    assert not copies(), "one has lost all its links, and one made no progress"
+
+
+def test_if_all_are_to_copy_beside_the_training_they_always_do() -> None:
+    beside = replace(cost(), update_bytes=MB, way=JoinWay.BESIDE)
+    assert beside.goes_beside((SLOW,), failed=9)
+    assert not replace(beside, way=JoinWay.PAUSE).goes_beside((SLOW,))
+
+
 def test_a_joiner_waits_a_moment_for_others_that_are_about_to_copy() -> None:
     scheduler, number = linking(replace(cost(), update_bytes=MB, way=JoinWay.BESIDE))
     scheduler.joins.request(0.0, JoinRequest(member(8), ()))

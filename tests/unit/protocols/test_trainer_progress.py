@@ -7,7 +7,7 @@ import pytest
 from protocols import limits
 from protocols.events import Progressed
 from tests.unit.protocols.clusters import cluster, node_of
-from tests.unit.protocols.test_trainer_debt import Bench
+from tests.unit.protocols.test_trainer_debt import USUAL_S, Bench
 
 ROUND = tuple(range(200))  # micro-batches of a long round of local steps
 
@@ -71,8 +71,22 @@ def test_what_is_told_of_other_work_gives_no_time() -> None:
     bench.passes(1.0)
     told(bench, 5, turn=1)
     told(bench, 5, iteration=-1)
-    told(bench, 0)
     told(bench, len(ROUND))  # it would have contributed
     assert bench.debt.deadline == deadline
     told(bench, 5)
     assert bench.debt.deadline != deadline
+
+
+def test_who_gets_on_without_another_cell_is_not_taken_for_hung() -> None:
+    """One cell of a model has all steps of the round, so it is computed only with the last."""
+    bench = Bench()
+    bench.debt.give(bench.at, (0,))
+    allowed = limits.TRAINER_FACTOR * USUAL_S / 2  # of one micro-batch of two
+    for _ in range(20):
+        bench.passes(allowed / 2)
+        told(bench, 0)
+    assert not bench.is_behind()
+    bench.passes(allowed - 0.1)
+    assert not bench.is_behind()
+    bench.passes(0.2)
+    assert bench.is_behind()
