@@ -132,6 +132,11 @@ def of_life(say: Say, samples: Sequence[int]) -> str:
                 "up to 3 minutes, and it trains with the others as soon as they allow it "
                 "(--standby never on all devices trains at any speed)"
             )
+        case Note.FOLLOWS:
+            return (
+                f"this device follows from outside: {say.text}; it copies every update, and nobody "
+                "waits for it"
+            )
         case Note.NOT_KEPT:
             return f"not joining, because what was trained here would be lost: {say.text}"
         case Note.KEPT:

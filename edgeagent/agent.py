@@ -54,7 +54,6 @@ from edgeagent.transport.tcp import TcpTransport
 from edgeagent.transport.token import TOKEN_BYTES, discovery_tag, parse_token, token_text
 from protocols import limits
 from protocols.cluster.ancestry import NOTHING, Past
-from protocols.cluster.life import LifeState
 from protocols.cluster.view import Member
 from protocols.errors import RemoteProtocolError
 
@@ -290,6 +289,7 @@ class Agent:
             self.trainer_link.send,
             self.membership.departed,
             self.membership.join_failed,
+            self.membership.stands_by,
             self._use_token,
             self.spawn,
         )
@@ -365,7 +365,7 @@ class Agent:
         slow = limits.TRAINER_FACTOR * self.observer.compute_seconds
         node = self.shell.node if self.shell is not None else None
         hangs = node is not None and node.debt.is_behind  # it was given that time already
-        hangs = hangs or self._life.state is LifeState.HUNG
+        hangs = hangs or self._life.is_hung
         return HUNG_END_HEARD_SECONDS if hangs else max(END_HEARD_SECONDS, slow)
 
     def _end_trainer(self) -> tuple[str, bool]:
@@ -425,7 +425,7 @@ class Agent:
             self.membership.leave()
             self._console.say("training is over here already; Ctrl+C again ends at once")
             return
-        hangs = self._life.state is LifeState.HUNG
+        hangs = self._life.is_hung
         waits = advice.leaving_waits_for(self._phase(), node, hangs=hangs)
         self.observer.say(f"leaving{waits}; Ctrl+C again ends at once")
         self.membership.leave()

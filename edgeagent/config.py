@@ -41,7 +41,7 @@ DEFAULT_ROTATE_EVERY = 1000
 DEFAULT_JOIN_STALL = 30  # seconds
 # The shapes along which gradients can travel; `planner/ways/named.py` makes them.
 TREES = ("one", "star", "kary", "mst", "ring", "fapt", "packed")
-STANDBY = ("auto", "never")  # whether a device that only slows the others down stands by
+STANDBY = ("auto", "never", "always")  # whether a device that slows the others down stands by
 JOIN_WAYS = ("auto", "log", "pause")  # how newcomers copy the state: `join_cost.JoinWay`
 ON_LOST = ("wait", "stop", "fresh")  # `protocols.cluster.stripes.OnLost`
 MOST_COPIES = 7  # of each part of a divided optimizer: `protocols.limits.MAX_HOLDERS` - its owner
@@ -63,7 +63,8 @@ class AgentConfig:
     shape (of `TREES`) along which it lets gradients travel meanwhile. With `join_only` it never
     founds a cluster but waits for one. `join_way` (of `JOIN_WAYS`) is how newcomers copy the state
     while this agent is the scheduler. `standby` (of `STANDBY`) says whether this device stands by
-    while the others are much faster without it, and has newcomers do the same. `join_stall` is for
+    while the others are much faster without it, and has newcomers do the same; with "always" this
+    device takes part only if there is nobody else. `join_stall` is for
     how many seconds a join may stop the others while this agent is the scheduler, 0 for no limit.
     If this agent founds the cluster, training begins when `wait_for` devices are there, this one
     included.

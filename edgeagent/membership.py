@@ -21,7 +21,7 @@ from protocols import events, limits
 from protocols.cluster import life
 from protocols.cluster.founding import Heard
 from protocols.cluster.life import Life, LifeState
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -110,6 +110,10 @@ class Membership:
         wanted = self.life.join_failed(self._clock(), reason, pause_s, stands_by=stands_by)
         self._perform(wanted)
 
+    def stands_by(self, reason: str) -> None:
+        """The node follows the others from outside for now."""
+        self._perform(self.life.follows(reason))
+
     def saved(self, path: str, error: str) -> None:
         """The trainer is idle and has saved what it was asked to keep."""
         self._perform(self.life.saved(self._clock(), path, error))
@@ -158,7 +162,7 @@ class Membership:
     def _perform_one(self, effect: life.LifeEffect) -> None:
         agent = self._agent
         match effect:
-            case life.Say(note=life.Note.STANDBY, text=reason):
+            case life.Say(note=life.Note.STANDBY | life.Note.FOLLOWS, text=reason):
                 agent.observer.stands_by(reason, self._text(effect))
             case life.Say():
                 agent.observer.say(self._text(effect))

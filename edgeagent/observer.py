@@ -374,6 +374,12 @@ class Observer:
                 self._told_of_trainer(event, values)
             case "copies" | "handing_on" | "parts_missing" | "parts_complete" | "parts_anew":
                 self._told_of_parts(event, values)
+            case "wrong_source":
+                self._write(event, **values)
+                self.say(
+                    f"{values['node']} has sent a state that others contradict; copying from the "
+                    "others (its memory or disk may be broken)"
+                )
             case "member_standby":
                 if values["node"] not in self._standing_by:
                     if len(self._standing_by) >= limits.MAX_MEMBERS:

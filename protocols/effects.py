@@ -257,9 +257,10 @@ class DropSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LogUpdate:
-    """Keep a copy of R of `iteration`, which is complete, and answer with the digests of its parts
-    (`UpdateLogged`). R does not change before the answer, which must come even if the copy is not
-    wanted any more. The copy is kept until `DropUpdates`."""
+    """Keep a copy of R of `iteration`, which is complete. Answer when R is copied (`UpdateCopied`),
+    and again with the digests of its parts (`UpdateLogged`). R does not change before the first
+    answer; both must come even if the copy is not wanted any more. The copy is kept until
+    `DropUpdates`."""
 
     iteration: int
 
@@ -309,6 +310,13 @@ class JoinFailed:
     reason: str
     pause_s: float = 0.0
     stands_by: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StandsBy:
+    """This node follows the others from outside for now, for this reason, which may change."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,7 +373,7 @@ ShardEffect = SendManifest | SendShards | HashOwnShards
 CopyEffect = TakeSnapshot | DropSnapshot | LogUpdate | DropUpdates | SendUpdate
 StripeEffect = LendStripes
 PlannerEffect = SearchWays
-OwnerEffect = Report | UseToken | Depart | JoinFailed
+OwnerEffect = Report | UseToken | Depart | JoinFailed | StandsBy
 Effect = (
     PeerEffect
     | RoundEffect

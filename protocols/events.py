@@ -223,9 +223,16 @@ class SnapshotTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateCopied:
+    """R of `iteration` is copied, as `LogUpdate` asked for, or memory was short: R may change."""
+
+    iteration: int
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateLogged:
-    """The update of `iteration` is kept as `LogUpdate` asked for: `leaves` are the SHA-256 of its
-    parts, in order. If memory was short, it is not kept, and there are no `leaves`."""
+    """The copy of the update of `iteration` is hashed, too: `leaves` are the SHA-256 of its parts,
+    in order. If memory was short, it is not kept, and there are no `leaves`."""
 
     iteration: int
     leaves: tuple[bytes, ...]
@@ -336,6 +343,7 @@ CopyEvent = (
     | ManifestReady
     | OwnShardsHashed
     | SnapshotTaken
+    | UpdateCopied
     | UpdateLogged
     | UpdateArrived
     | StripeArrived
@@ -363,6 +371,7 @@ Event = (
     | ManifestReady
     | OwnShardsHashed
     | SnapshotTaken
+    | UpdateCopied
     | UpdateLogged
     | UpdateArrived
     | StripeArrived

@@ -55,6 +55,8 @@ MAX_LINKS_PER_NODE = 64
 ALL_LINKED_MEMBERS = 12
 MAX_NEIGHBOURS = 8
 MAX_OPEN_JOINS = 32
+# Of these, so many may follow from outside: each source sends each of them every update.
+MAX_FOLLOWERS = 8
 MAX_EXPELLED = 64  # remembered in the view; the oldest are forgotten
 MAX_TOKEN_BYTES = 64
 MAX_MICRO_BATCHES = 65536  # of one iteration
@@ -285,6 +287,11 @@ LEAST_KEPT_UPDATES = 2
 MOST_KEPT_UPDATE_BYTES = 1 << 30
 # A device that leaves waits so long for its trainer to apply the updates that it lacks.
 LEAVER_CATCHES_UP_SECONDS = 10.0
+# A joiner remembers what its sources have said of so many updates that it has fetched.
+MOST_PAST_RECORDS = 32
+# At the end of training, members wait so long for devices that follow from outside and lack the
+# last updates. Otherwise these would go on alone from the update before.
+FOLLOWERS_CATCH_UP_SECONDS = 30.0
 
 # --- other waits ----------------------------------------------------------------------------------
 

@@ -96,7 +96,8 @@ def _add_join_options(group: argparse._ArgumentGroup) -> None:
         choices=STANDBY,
         help="whether this device stands by while the others are much faster without it, because "
         "its links are slow, and while it is the scheduler has newcomers do the same (auto, "
-        "default), or not (never)",
+        "default), or not (never); always: it only follows the others from outside, so that what "
+        "they have trained is here, too, and goes on from that if they are lost",
     )
     group.add_argument(
         "--join-stall",

@@ -25,7 +25,7 @@ from edgeagent.local.status_model import (
 from protocols import limits
 from protocols.cluster.stripes import held_by
 from protocols.cluster.view import edge
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.network.measures import KeepingUp
 
 if TYPE_CHECKING:
@@ -50,7 +50,13 @@ def phase_of(
     if node is not None and node.context.is_member:
         return "waiting" if waits else "training"
     joining = node.joining if node is not None else None
-    if joining is not None and joining.on_the_way and (joining.pull or joining.copy):
+    on_the_way = joining is not None and joining.on_the_way
+    if (
+        joining is not None
+        and on_the_way
+        and not joining.outside
+        and (joining.pull or joining.copy)
+    ):
         return "joining"  # the others let it in, although it has stood by before
     if life.standby:
         return "standby"
@@ -111,8 +117,13 @@ def status_of(
     status["links"], status["pending"] = _links(shell, observer), _pending(node)
     if context.policy is not None:
         _add_policy(status, shell, node, context.policy)
-    if node.joining is not None and node.joining.on_the_way and observer.pull is not None:
-        status["joining"] = _joining(shell, observer.pull)
+    joining = node.joining
+    if joining is not None and joining.on_the_way:
+        if status["standby"] and joining.stands_by and joining.copy is not None:
+            lacks = joining.copy.behind
+            status["standby"] += f"; it follows from outside, and lacks {lacks} updates so far"
+        elif observer.pull is not None:
+            status["joining"] = _joining(shell, observer.pull)
     status["let_in"] = node.joining is not None and node.joining.state is JoiningState.WAITING
     assembly = shell.trainer.kept_work.assembly
     if assembly.waits:
@@ -281,9 +292,9 @@ def _pending(node: Node) -> list[PendingStatus]:
         return []
     pending = [
         PendingStatus(
-            kind="scale-out",
+            kind="standby" if join.follows else "scale-out",
             node=join.joiner.name,
-            phase=join.state.value,
+            phase="follows from outside" if join.follows else join.state.value,
             pull=None if join.progress is None else _told(node, join.progress),
         )
         for join in negotiator.joins.open.values()

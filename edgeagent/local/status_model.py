@@ -70,7 +70,8 @@ class TreeStatus(TypedDict):
 
 
 class PendingStatus(TypedDict):
-    """A change under negotiation: its kind (for example scale-out), node and phase.
+    """A change under negotiation: its kind (for example scale-out), node and phase. The kind
+    "standby" is a device that follows from outside, for as long as it likes.
 
     Only the scheduler's own agent shows it. `pull` says how far the pull of a scale-out is, as its
     joiner tells every second while it lasts; None before it begins.

@@ -13,7 +13,7 @@ from edgeagent.local.status_model import AdviceStatus, WaitingStatus
 from edgeagent.planner.shares import STEPS_OF_ALL, ShareRule
 from edgeagent.planner.worth import worth
 from edgeagent.terminal.waiting_text import advice_text, waiting_text
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.network.waiting import Cause, Telling, waiting_of
 
 if TYPE_CHECKING:

@@ -98,7 +98,8 @@ class PauseWatch:
         node = self._node
         if node is None:
             return Part()
-        newcomers = node.negotiator is not None and bool(node.negotiator.joins.open)
+        joins = node.negotiator.joins.open.values() if node.negotiator is not None else ()
+        newcomers = any(not join.outside for join in joins)
         return Part(bool(node.context.departs), newcomers, not node.context.is_alone)
 
     @property

@@ -76,6 +76,8 @@ class Copies:
         self._updates: dict[int, memoryview] = {}  # as a source
         self._logging: dict[int, None] = {}  # iterations of which R is being copied
         self._incoming: dict[int, UpdateFile] = {}  # as a joiner
+        # Source -> (iteration, part), and what has come of it so far.
+        self._aside: dict[bytes, tuple[tuple[int, int], memoryview]] = {}
 
     def forget(self) -> None:
         """Free everything: it was kept for the node before, and is of no use to another."""
@@ -83,6 +85,7 @@ class Copies:
         self._updates.clear()
         self._logging.clear()
         self._incoming.clear()
+        self._aside.clear()
 
     def perform(self, effect: effects.CopyEffect) -> None:
         """Perform `effect`."""
@@ -135,6 +138,8 @@ class Copies:
             with contextlib.suppress(OSError, MemoryError):
                 kept = await asyncio.to_thread(_update, sections, squares, self._dtype)
         self._reducer.memory.unpin(iteration)
+        if self._hub.node is node:  # nobody who trains waits for the digests
+            self._hub.handle(events.UpdateCopied(iteration))
         leaves = await asyncio.to_thread(leaves_of, kept) if kept is not None else ()
         if self._hub.node is not node:
             return
@@ -173,25 +178,32 @@ class Copies:
             raise RemoteProtocolError("an update that lacks micro-batches")
 
     def arriving(self, source: bytes, header: BulkHeader) -> memoryview | None:
-        """Return where a part of an update belongs, None if it is not wanted. Raises
-        `RemoteProtocolError` if it has the wrong length."""
+        """Return where a part of an update is received, None if it is not wanted. Raises
+        `RemoteProtocolError` if it has the wrong length. It lies aside until all of it has come:
+        meanwhile it may be asked for elsewhere, and be verified here."""
         joining = self._hub.node.joining if self._hub.node is not None else None
         if joining is None or header.reference != joining.number:
             return None
         if not joining.expects_update(source, header.iteration, header.index):
             return None
-        part = self._part(header)
-        if len(part) != header.length or not part:
+        length = len(self._part(header))
+        if length != header.length or not length:
             raise RemoteProtocolError("a part of an update of the wrong length")
-        return part
+        aside = memoryview(bytearray(length))
+        self._aside[source] = (header.iteration, header.index), aside
+        return aside
 
     def received(self, link: Link, header: BulkHeader) -> None:
         """Tell the node the digest of the part that has arrived."""
         source = link.peer.node
+        key, aside = self._aside.pop(source, ((-1, -1), memoryview(b"")))
         joining = self._hub.node.joining if self._hub.node is not None else None
-        if joining is None or not joining.expects_update(source, header.iteration, header.index):
+        if joining is None or key != (header.iteration, header.index):
             return
-        digest = hashlib.sha256(self._part(header)).digest()
+        if not joining.expects_update(source, header.iteration, header.index):
+            return
+        self._part(header)[:] = aside
+        digest = hashlib.sha256(aside).digest()
         rate = link.incoming_rate
         self._hub.handle(events.UpdateArrived(source, header.iteration, header.index, digest, rate))
 

@@ -31,7 +31,7 @@ def present(node: Node) -> Present:
     """Return who is there, as far as `node` knows; only the scheduler knows of newcomers."""
     policy, negotiator = node.context.policy, node.negotiator
     joins = negotiator.joins.open.values() if negotiator is not None else ()
-    linked = [join for join in joins if join.state in LINKED]
+    linked = [join for join in joins if join.state in LINKED and not join.outside]
     copying = any(map(_gets_on, linked)) and not any(map(_needs_a_step, linked))
     members = len(policy.view.members) if policy is not None else 1
     return Present(members, len(linked), copying)

@@ -118,16 +118,16 @@ class Shell:
             self.copies.update_bytes,
             options.join_way,
             options.stands_by,
+            options.follows,
             self.stripes.count,
             hello.copies,
             self.stripes.stripe_bytes,
             OnLost(hello.on_lost),
         )
         self._router = Router(me.node, me.incarnation)
-        heartbeats = self.peers.heartbeats
         sizes = (payload, chunk_bytes)
         told = (observer.say, lambda: self._planner.rule)
-        self.waits = Waits(lambda: self.node, heartbeats, *sizes, *told)
+        self.waits = Waits(lambda: self.node, self.peers.heartbeats, *sizes, *told)
 
     def _gauges_of(self, hello: handover.Hello) -> Gauges:
         """Return what measures the speed of the trainer whose first message is `hello`."""
@@ -168,7 +168,7 @@ class Shell:
     def is_whole(self) -> bool:
         """Whether the state in memory is a whole one, the trainer's own or a cluster's."""
         joining = self.node.joining if self.node is not None else None
-        pulled = joining is not None and joining.has_pulled
+        pulled = joining is not None and (joining.has_pulled or joining.stands_by)
         return pulled or not self.spoilt
 
     def join(self, sponsor: Member, incarnation: int) -> None:
@@ -205,10 +205,12 @@ class Shell:
         member; none that is known if its state differed, or once a pull has overwritten some."""
         if self.node is None:
             return  # it was noted when the last node was given up
-        known = self._config.constants
-        if self.node.was_member:
+        known, joining = self._config.constants, self.node.joining
+        if joining is not None and joining.stands_by:
+            known = self.node.context.constants
+        elif self.node.was_member:
             known = b"" if self.node.context.diverged else self.node.context.constants
-        elif self.spoilt and not (self.node.joining and self.node.joining.keeps_constants):
+        elif self.spoilt and not (joining and joining.keeps_constants):
             known = b""
         self._config = replace(self._config, constants=known)
 
@@ -403,6 +405,8 @@ class Shell:
                 self._owner.departed(why, message)
             case effects.JoinFailed(reason, pause_s, stands_by):
                 self._owner.join_failed(reason, pause_s, stands_by)
+            case effects.StandsBy(reason):
+                self._owner.stands_by(reason)
             case _:
                 assert_never(effect)
 

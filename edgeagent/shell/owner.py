@@ -33,13 +33,15 @@ class Owner:
     """What the agent does for its shell.
 
     `departed(why, message)` says that the node is no member any more, and
-    `join_failed(reason, pause_s, stands_by)` that its join has failed. `use_token` replaces the
-    token. `spawn` starts a task whose failure ends the agent.
+    `join_failed(reason, pause_s, stands_by)` that its join has failed. `stands_by(reason)` says
+    that it follows from outside for now. `use_token` replaces the token. `spawn` starts a task
+    whose failure ends the agent.
     """
 
     to_trainer: ToTrainer
     departed: Callable[[str, str], None]
     join_failed: Callable[[str, float, bool], None]
+    stands_by: Callable[[str], None]
     use_token: Callable[[bytes], None]
     spawn: Spawn
 
@@ -58,6 +60,7 @@ class Options:
     trees: str = "packed"
     join_way: JoinWay = JoinWay.AUTO
     stands_by: bool = False
+    follows: bool = False
     wait_for: int = 1
 
 
@@ -72,6 +75,7 @@ def options_of(config: AgentConfig) -> Options:
         join_stall_s=config.join_stall,
         trees=config.trees,
         join_way=JoinWay(config.join_way),
-        stands_by=config.standby == "auto",
+        stands_by=config.standby != "never",
+        follows=config.standby == "always",
         wait_for=config.wait_for,
     )

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from edgeagent.shell.owner import Owner
     from edgeagent.shell.rounds import Rounds
     from edgeagent.shell.stripes import Stripes
+    from protocols.member.copying import Copying
+    from protocols.member.node import Node
     from protocols.rounds.control_word import ControlWord
 
 # What is larger is hashed or copied in a thread. Otherwise the event loop would stand meanwhile,
@@ -113,11 +115,19 @@ class TrainerSide:
     def note_own_state(self) -> None:
         """Note the state of a member's trainer as whole, so that a cluster could be founded from
         it. That of a late trainer is noted each time it has applied an update. A member that is let
-        go is none any more when it hears of that, but has the same state still."""
+        go is none any more when it hears of that, but has the same state still. So has one that
+        follows from outside, or has done so in its join."""
         node = self._hub.node
-        if node is not None and node.was_member and not node.debt.is_stale:
+        if node is None:
+            return
+        if node.was_member:
             c = node.context
-            self.own_state = OwnState(c.past, c.meta, c.commit, trained=True)
+            if not node.debt.is_stale:
+                self.own_state = OwnState(c.past, c.meta, c.commit, trained=True)
+        elif node.joining is not None and node.joining.is_refuted:
+            self.own_state = None
+        elif (copy := _own_copy(node)) is not None and not node.debt.is_stale:
+            self.own_state = OwnState(*copy.own, trained=True)
 
     def begins_from(self, past: Past) -> None:
         """Set the history of the state with which the trainer has begun."""
@@ -201,6 +211,9 @@ class TrainerSide:
         node, own = self._hub.node, self.own_state
         if node is not None and node.context.is_member:
             past = replace(node.context.past, iteration=iteration + 1)
+            self.own_state = OwnState(past, meta, trained=True)
+        elif node is not None and (copy := _own_copy(node)) is not None:
+            past = replace(copy.own[0], iteration=iteration + 1)
             self.own_state = OwnState(past, meta, trained=True)
         elif own is not None and (node is None or node.over):  # this node was a member before
             past = replace(own.past, iteration=iteration + 1)
@@ -458,3 +471,9 @@ async def _all_done(*tasks: asyncio.Task[None] | None) -> None:
     for task in tasks:
         if task is not None:
             await task
+
+
+def _own_copy(node: Node) -> Copying | None:
+    """Return what a node has copied that follows from outside, or has done so in its join."""
+    joining = node.joining
+    return joining.copy if joining is not None and joining.stands_by else None

@@ -48,7 +48,7 @@ class LifeState(StrEnum):
     JOINING = "joining"  # its node is on its way in
     MEMBER = "member"
     YIELDING = "yielding"  # its node goes, because another cluster is ahead
-    HUNG = "hung"  # it was let go because its trainer did not answer, and waits for the trainer
+    HUNG = "hung"  # it waits for its trainer, which did not answer or is in an update of a join
     REJOINING = "rejoining"  # its links are closed; it looks around again in a moment
     LEAVING = "leaving"  # the user, or the end of the trainer, wants its node to leave
     ENDED = "ended"
@@ -64,7 +64,7 @@ LIFE_TABLE: StateTable[LifeState] = StateTable(
     Row(_S.SEARCHING, "given up", (_S.ENDED,)),
     Row(_S.SAVING, "saved", (_S.JOINING, _S.REJOINING)),
     Row(_S.JOINING, "entered", (_S.MEMBER,)),
-    Row(_S.JOINING, "join failed", (_S.REJOINING,)),
+    Row(_S.JOINING, "join failed", (_S.REJOINING, _S.HUNG)),
     Row(_S.JOINING, "departed", (_S.REJOINING, _S.HUNG, _S.ENDED)),
     Row(_S.MEMBER, "admitted", (_S.YIELDING,)),
     Row(_S.MEMBER, "departed", (_S.REJOINING, _S.HUNG, _S.ENDED)),
@@ -104,6 +104,7 @@ class Note(StrEnum):
     NOT_KEPT = "not kept"  # what was trained cannot be saved, so no cluster is joined
     KEPT = "kept"  # what was trained here is saved in a file, as another state replaces it
     STANDBY = "standby"  # the others are faster without this device
+    FOLLOWS = "follows"  # the same, and it copies every update meanwhile
     DIVERGED_LEAVER = "diverged leaver"  # the state of a device that leaves differed
     DIVERGED_AGAIN = "diverged again"
     NOBODY = "nobody"  # there is nobody to join, and this device must not found
@@ -201,6 +202,8 @@ class Life:
         self._pause_s = 0.0  # and for how long to join nobody then
         self._wants_to_leave = False
         self.standby = ""  # why this device stands by, "" if it does not
+        self._follows = False  # whether it follows from outside meanwhile
+        self._was_hung = False  # whether it waits for a trainer that did not answer (if HUNG)
         self._entered_at = -math.inf  # when this agent has last become a member by joining
         self._again_s = 0.0  # for how long it has joined nobody when it last had to stand by
 
@@ -220,6 +223,11 @@ class Life:
     def has_node(self) -> bool:
         """Whether a node is on its way in or takes part."""
         return self.state in (*_WITH_NODE, LifeState.LEAVING)
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether its trainer does not answer, so that the others go on without this device."""
+        return self.state is LifeState.HUNG and self._was_hung
 
     @property
     def deadline(self) -> float | None:
@@ -272,7 +280,7 @@ class Life:
         """The node has become a member."""
         if LIFE_TABLE.allows(self.state, "entered"):
             self._step("entered", LifeState.MEMBER)
-            self.standby, self._entered_at = "", now
+            self.standby, self._follows, self._entered_at = "", False, now
 
     def join_failed(
         self, now: float, reason: str, pause_s: float, *, stands_by: bool = False
@@ -281,9 +289,14 @@ class Life:
         the others are faster without this device."""
         if not LIFE_TABLE.allows(self.state, "join failed"):
             return []
+        follows, self._follows = self._follows, False
         if self.state is LifeState.LEAVING:
             self._step("join failed", LifeState.ENDED)
             return [End("left")]
+        if follows:  # its trainer may be in an update, and its state is that after it
+            self._step("join failed", LifeState.HUNG)
+            self._pause_s = pause_s
+            return [Say(Note.JOIN_FAILED, reason, pause_s=pause_s), DropNode(), KeepState(False)]
         if stands_by:
             pause_s = max(pause_s, self._again_s)
             return [*self._stand_by(reason), *self._look_again(now, "join failed", pause_s)]
@@ -292,12 +305,22 @@ class Life:
             *self._look_again(now, "join failed", pause_s),
         ]
 
+    def follows(self, reason: str) -> list[LifeEffect]:
+        """The node follows the others from outside for `reason`: its join goes on until it is worth
+        its place."""
+        if self.state is not LifeState.JOINING:
+            return []
+        told = [] if self._follows else [Say(Note.FOLLOWS, reason)]
+        self.standby, self._follows = reason, True
+        return [*told]
+
     def departed(self, now: float, why: str, message: str = "") -> list[LifeEffect]:
         """The node's part is over, for the reason `why` of its `Depart`. "steps", "left",
         "removed", "parts lost" and "error" end this agent, "expelled", "diverged", "stalled",
         "standby" and "yielded" only this membership."""
         if not LIFE_TABLE.allows(self.state, "departed"):
             return []
+        self._follows = False
         if self.state is LifeState.LEAVING:
             return self._departed_as_wanted(why, message)
         match why:
@@ -312,6 +335,7 @@ class Life:
                 return [*self._stand_by(message), *self._look_again(now, "departed", self._again_s)]
             case "stalled":
                 self._step("departed", LifeState.HUNG)
+                self._was_hung = True
                 return [Say(Note.HUNG), DropNode(), KeepState(False)]
             case "yielded":
                 # The node goes before the state is saved: its open links would let the cluster that
@@ -359,7 +383,10 @@ class Life:
         """The trainer is idle. `path` is the file in which it has saved its state, "" if it did not
         have to or its script saves nothing; `error` says why it could not be saved."""
         if self.state is LifeState.HUNG:
-            return [Say(Note.ANSWERS), *self._look_again(now, "saved")]
+            was_hung, self._was_hung = self._was_hung, False
+            if was_hung:
+                return [Say(Note.ANSWERS), *self._look_again(now, "saved")]
+            return self._look_again(now, "saved", self._pause_s)
         if self.state is not LifeState.SAVING:
             return []
         if error:

@@ -6,6 +6,10 @@ device is worth its place if a step with it is not much longer than a step witho
 predicted by the planner from what is measured. The limits for entering and for going lie apart, so
 that a device whose links are near a limit does not come and go all the time. With fewer than three
 members nobody stands by, because then nobody would be left to train with.
+
+If its links carry the updates, a device that stands by follows from outside: it copies the state as
+a joiner does, and then each update. Nobody waits for it. It enters as soon as it is worth its
+place, without copying the state again, and if all others are lost it goes on from what it has.
 """
 
 from __future__ import annotations
@@ -29,8 +33,14 @@ PATIENCE_SECONDS = 2.0
 # It waits so long for the end of the running step. Then it goes at once, and the others do again
 # what it has contributed.
 GO_SECONDS = 1.0
+# A device that follows from outside enters when it was found to be worth its place so many times in
+# a row, about once a second: a link that swings round the limit is good now and then.
+WORTH_TIMES = 4
 # Fewer members than this are never left behind.
 LEAST_OTHERS = 2
+
+# Why a device follows from outside whose user has chosen that.
+WANTED = "it was started with --standby always"
 
 _MBIT = 1e6 / 8
 

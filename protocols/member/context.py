@@ -64,6 +64,7 @@ class NodeConfig:
     - `join_way`: how joiners copy while this node is the scheduler (`join_cost.JoinWay`).
     - `stands_by`: this node stands by while the others are much faster without it, and has others
       do the same while it is the scheduler (`standby.py`).
+    - `follows`: this node follows from outside, and enters only if nobody else is there.
     - `window`: where a policy has ways, a node sends partial sums up to so many chunks ahead of the
       first one that is not reduced there (`limits.WINDOW_BYTES`).
     - `stripes`: into how many the optimizer's state is divided, 0 if all members keep all of it;
@@ -88,6 +89,7 @@ class NodeConfig:
     update_bytes: int = 0
     join_way: JoinWay = JoinWay.AUTO
     stands_by: bool = False
+    follows: bool = False
     stripes: int = 0
     copies: int = 0
     stripe_bytes: int = 0

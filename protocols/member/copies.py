@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocols.cluster.policy import Policy, Pull
-    from protocols.events import SnapshotTaken, UpdateLogged
+    from protocols.events import SnapshotTaken, UpdateCopied, UpdateLogged
     from protocols.member.context import Context
     from protocols.wire.messages import ManifestRequest, Message
 
@@ -77,13 +77,15 @@ def most_logged(update_bytes: int) -> int:
 
 @dataclass(slots=True)
 class _Copy:
-    """What is kept for one joiner. `wants`: the first update that it may still ask for."""
+    """What is kept for one joiner. `wants`: the first update that it may still ask for; `whole`: it
+    has the whole snapshot."""
 
     joiner: bytes
     begins: PullBegins
     wants: int
     heard_at: float
     has_asked: bool = False
+    whole: bool = False
 
 
 @dataclass(slots=True)
@@ -104,7 +106,7 @@ class Copies:
         self._post = post  # sends to a node, which may be this one
         self._copies: dict[int, _Copy] = {}  # join -> what is kept for it
         self._logged: dict[int, _Logged] = {}  # iteration -> update
-        self._hashing: dict[int, None] = {}  # those of them whose parts are not hashed yet
+        self._copying: dict[int, None] = {}  # those of them whose R is being copied
         self._taking: dict[int, None] = {}  # iterations of snapshots that are being taken
         self._snapshots: dict[int, None] = {}  # iterations of snapshots that are kept
         self._repeat_at: float | None = None
@@ -119,7 +121,13 @@ class Copies:
         being taken, or the R of an earlier iteration is being copied, the memory of which is used
         again after this update."""
         at = self._context.iteration
-        return any(i < at for i in self._hashing) or at in self._taking
+        return any(i < at for i in self._copying) or at in self._taking
+
+    @property
+    def lacking(self) -> bool:
+        """Whether a joiner that has the snapshot lacks an update that is kept here, or will be."""
+        newest = next(reversed(self._logged), -1)
+        return any(copy.whole and copy.wants <= newest for copy in self._copies.values())
 
     @property
     def deadline(self) -> float | None:
@@ -171,9 +179,13 @@ class Copies:
         if not self._copies:
             return
         self._logged[iteration] = _Logged(word, members, commit)
-        self._hashing[iteration] = None
+        self._copying[iteration] = None
         self._context.do(LogUpdate(iteration))
         self._bound()
+
+    def copied(self, event: UpdateCopied) -> None:
+        """R of an iteration may change, since it is copied."""
+        self._copying.pop(event.iteration, None)
 
     def logged(self, event: UpdateLogged) -> None:
         """The parts of an update are hashed: tell every joiner that needs it. If memory was short,
@@ -181,7 +193,6 @@ class Copies:
         update = self._logged.get(event.iteration)
         if update is None:
             return
-        self._hashing.pop(event.iteration, None)
         update.leaves = event.leaves
         if not event.leaves:
             needing = [j for j, copy in self._copies.items() if copy.wants <= event.iteration]
@@ -194,7 +205,8 @@ class Copies:
 
     def manifest_wanted(self, joiner: bytes, request: ManifestRequest) -> None:
         """Have the digests of the snapshot that are asked for sent to `joiner`."""
-        if (copy := self._asked(joiner, request.join)) is not None:
+        copy = self._asked(joiner, request.join)
+        if copy is not None and not copy.whole:
             at, size, first = copy.begins.iteration, request.shard_bytes, request.first
             self._context.do(SendManifest(joiner, request.join, size, first, at))
 
@@ -202,7 +214,8 @@ class Copies:
         self, joiner: bytes, join: int, shard_bytes: int, shards: tuple[int, ...]
     ) -> None:
         """Have `shards` of the snapshot sent to `joiner`."""
-        if (copy := self._asked(joiner, join)) is not None:
+        copy = self._asked(joiner, join)
+        if copy is not None and not copy.whole:
             at = copy.begins.iteration
             self._context.do(SendShards(joiner, join, at, shard_bytes, shards, True))
 
@@ -216,9 +229,13 @@ class Copies:
         copy = self._asked(joiner, join)
         if copy is None:
             return
-        # It may ask for one that is not made yet, and so say that it has all before.
-        newest = next(reversed(self._logged), copy.wants - 1)
-        copy.wants = max(copy.wants, min(request.needs, iteration, newest + 1))
+        copy.whole = copy.whole or request.whole
+        # It may ask for one that is not made yet, and so say that it has all before. One of which
+        # it is not told yet is not freed: it may have another one of that iteration, from a source
+        # that was lost, and has to hear of this one.
+        untold = (at for at, update in self._logged.items() if update.leaves is None)
+        end = next(reversed(self._logged), copy.wants - 1) + 1
+        copy.wants = max(copy.wants, min(request.needs, iteration, next(untold, end)))
         if iteration not in self._logged:
             self._free()
             return
@@ -268,7 +285,9 @@ class Copies:
     def _asked(self, joiner: bytes, join: int) -> _Copy | None:
         """Note that `joiner` asks for something; return what is kept for it, None if nothing is."""
         copy = self._copies.get(join)
-        if copy is None or copy.joiner != joiner or copy.begins.iteration not in self._snapshots:
+        if copy is None or copy.joiner != joiner:
+            return None
+        if not copy.whole and copy.begins.iteration not in self._snapshots:
             return None
         copy.has_asked, copy.heard_at = True, self._context.now
         return copy
@@ -286,16 +305,17 @@ class Copies:
 
     def _free(self) -> None:
         """Free the snapshots and updates that no joiner needs any more."""
-        needed = {copy.begins.iteration: None for copy in self._copies.values()}
+        copies = self._copies.values()
+        needed = {copy.begins.iteration: None for copy in copies if not copy.whole}
         for at in [at for at in self._snapshots if at not in needed]:
             del self._snapshots[at]
             self._context.do(DropSnapshot(at))
         end = next(reversed(self._logged), -1) + 1  # they are kept in the order of iterations
-        before = min((copy.wants for copy in self._copies.values()), default=end)
+        before = min((copy.wants for copy in copies), default=end)
         if old := list(takewhile(lambda at: at < before, self._logged)):
             for at in old:
                 del self._logged[at]
-                self._hashing.pop(at, None)
+                self._copying.pop(at, None)
             self._context.do(DropUpdates(before))
 
 

@@ -133,7 +133,7 @@ class Cycle:
         policy = context.policy
         if hashed or policy is None or not context.is_member or self._trainer.is_behind:
             return True
-        return bool(policy.pulls) or self._named > policy.key
+        return self.holds.reads(policy) or self._named > policy.key
 
     def start(self, *, state_ready: bool) -> None:
         """Begin at the context's iteration and policy. `state_ready`: the state of that iteration

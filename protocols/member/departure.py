@@ -25,7 +25,7 @@ from protocols import limits
 from protocols.cluster import standby
 from protocols.effects import Depart
 from protocols.member.cycle_table import CycleState
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
@@ -53,17 +53,21 @@ class Departure:
         entry: Entry,
         succession: Succession,
         lacks_parts: Callable[[], bool],
+        followers_lack: Callable[[], bool],
     ) -> None:
-        """`lacks_parts()`: whether nobody can go on before lost members are back."""
+        """`lacks_parts()`: whether nobody can go on before lost members are back;
+        `followers_lack()`: whether devices that follow from outside lack updates of this node."""
         self._context = context
         self._cycle = cycle
         self._debt = debt
         self._entry = entry
         self._succession = succession
         self._lacks_parts = lacks_parts
+        self._followers_lack = followers_lack
         self._again_at = 0.0
         self._held: Depart | None = None  # the end, which waits until the trainer has caught up
         self._held_until = math.inf  # the time at which it waits no longer
+        self._followers_until = 0.0  # the same for devices that follow from outside
         self._yield_by = 0.0  # when a node that gives way goes without having been let go
         self._leave_from = 0.0  # since when a node wants to leave
         self._why = ""  # for which reason it has wanted that since then
@@ -79,20 +83,27 @@ class Departure:
     def deadline(self) -> float | None:
         """When a request is to be repeated, or a wait ends."""
         if self._held is not None:
-            return self._held_until if math.isfinite(self._held_until) else None
+            until = self._held_until if self._debt.is_stale else self._followers_until
+            return until if math.isfinite(until) else None
         return self._again_at if self._context.departs and not self._cycle.over else None
 
     def hold(self, now: float, effects: list[Effect]) -> list[Effect]:
         """Return those of `effects` that may be done now. A `Depart` at which the trainer saves its
-        state is held back while the trainer lacks updates, and returned once it has them."""
+        state is held back while the trainer lacks updates, and that at the end of training while
+        devices that follow from outside lack the last ones."""
         debt = self._debt
         found = [e for e in effects if isinstance(e, Depart) and e.why in _WHOLE]
-        if found and debt.is_stale and not debt.is_gone:
+        ends = bool(found) and found[0].why == "steps" and self._followers_lack()
+        if found and ((debt.is_stale and not debt.is_gone) or ends):
             self._held = found[0]
             wait = limits.LEAVER_CATCHES_UP_SECONDS if found[0].why == "left" else math.inf
             self._held_until = now + wait
+            self._followers_until = now + limits.FOLLOWERS_CATCH_UP_SECONDS
             return [e for e in effects if e is not self._held]
         if self._held is None or (debt.is_stale and now < self._held_until):
+            return effects
+        lack = self._held.why == "steps" and self._followers_lack()
+        if lack and now < self._followers_until:
             return effects
         held, self._held = self._held, None
         return [*effects, held]

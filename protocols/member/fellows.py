@@ -51,6 +51,7 @@ class Fellows:
         self._ready: dict[bytes, float] = {}  # fellow that has begun -> when to dial it again
         self._told: dict[bytes, int] = {}  # linked fellow -> how many verified shards it knows of
         self._pull: Pull | None = None
+        self._here: dict[int, None] = {}  # shards that were verified, in the order in which
         self._at = (0, 0)  # iteration of the state, size of a shard
         self._told_at = 0.0
         self._is_large = False  # whether members of such a cluster have no links to all others
@@ -74,9 +75,17 @@ class Fellows:
         if self._pull is None:
             return None
         times = [at for node, at in self._ready.items() if self._dials(node)]
-        if any(told < len(self._pull.verified) for told in self._told.values()):
+        if any(told < len(self._known) for told in self._told.values()):
             times.append(self._told_at + TELL_SECONDS)
         return min(times, default=None)
+
+    @property
+    def _known(self) -> dict[int, None]:
+        """The shards that are verified. It never shrinks, although other digests may be believed
+        later, so that those of which a fellow knows are the first of them."""
+        assert self._pull is not None, "nothing is copied"
+        self._here |= dict.fromkeys(self._pull.verified)
+        return self._here
 
     def _dials(self, node: bytes) -> bool:
         """Whether this joiner is to dial `node`: of two, the one with the smaller id dials."""
@@ -84,7 +93,7 @@ class Fellows:
 
     def begin(self, pull: Pull, iteration: int, shard_bytes: int) -> None:
         """Exchange shards of `pull`, a copy of the state at the start of `iteration`."""
-        self._pull, self._at = pull, (iteration, shard_bytes)
+        self._pull, self._here, self._at = pull, {}, (iteration, shard_bytes)
         for node in self._fellows:
             self._tell(node, 0, begins=True)
 
@@ -117,13 +126,10 @@ class Fellows:
             return
         at, shard_bytes = self._at
         shards, twice = request.shards, len(dict.fromkeys(request.shards)) < len(request.shards)
-        if (
-            twice
-            or request.shard_bytes != shard_bytes
-            or any(k not in pull.verified for k in shards)
-        ):
+        if twice or request.shard_bytes != shard_bytes or any(k not in self._known for k in shards):
             raise RemoteProtocolError("a request for shards that are not here")
-        self._context.do(SendShards(node, request.join, at, shard_bytes, shards, as_now=True))
+        here = tuple(k for k in shards if k in pull.verified)
+        self._context.do(SendShards(node, request.join, at, shard_bytes, here, as_now=True))
 
     def tick(self, now: float) -> None:
         """Dial the fellows to which there is no link, and tell all what has been verified."""
@@ -137,7 +143,7 @@ class Fellows:
             return
         self._told_at = now
         for node, told in list(self._told.items()):
-            if told < len(self._pull.verified):
+            if told < len(self._known):
                 self._tell(node, told)
 
     def end(self) -> None:
@@ -156,7 +162,7 @@ class Fellows:
             return
         shards: tuple[int, ...] = ()
         if node in self._context.links:
-            shards = tuple(islice(self._pull.verified, told, None))
+            shards = tuple(islice(self._known, told, None))
             self._told[node] = told + len(shards)
         iteration, size = self._at
         self._context.send(node, ShardsHere(self._join, iteration, size, begins, shards))

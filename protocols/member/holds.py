@@ -64,6 +64,11 @@ class Holds:
         pull = policy.pull_of(joiner) if policy is not None else None
         return pull is not None and pull.join in self.joins
 
+    def reads(self, policy: Policy) -> bool:
+        """Whether joiners that `policy` names may still want the state of a later iteration. Who
+        copies beside the training has what it wants of it in snapshots."""
+        return any(not pull.beside or pull.join not in self._beside for pull in policy.pulls)
+
     @property
     def was_copied(self) -> bool:
         """Whether joiners copy, or have copied, the state of the running iteration."""

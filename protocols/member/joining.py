@@ -7,17 +7,24 @@ round needs it, so its loss costs the members no step.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, assert_never
 
 from protocols import limits
-from protocols.effects import CloseLink, Dial, DropUpdates, HashOwnShards, JoinFailed
+from protocols.effects import CloseLink, Dial, DropUpdates, HashOwnShards, JoinFailed, StandsBy
 from protocols.errors import RemoteProtocolError
 from protocols.member.copying import Copying
 from protocols.member.cycle_table import CycleState
 from protocols.member.fellows import Fellows
+from protocols.member.joining_table import (
+    COPYING,
+    JOINING_TABLE,
+    MAY_STAY_OUTSIDE,
+    ON_THE_WAY,
+    JoiningState,
+)
 from protocols.member.orders import check_welcome
 from protocols.member.pull import (
+    MANIFESTS,
     AskManifest,
     AskShards,
     Pull,
@@ -25,11 +32,11 @@ from protocols.member.pull import (
     PullEffect,
     PullFailed,
     Spared,
+    WasWrong,
 )
 from protocols.member.shard_sizes import common_shard_size, shard_count, shard_size
 from protocols.member.source_rates import SourceRates
 from protocols.member.stalled import Stalled
-from protocols.table import Row, StateTable
 from protocols.wire.messages import (
     EVERYONE,
     CaughtUp,
@@ -56,44 +63,7 @@ if TYPE_CHECKING:
     from protocols.wire.messages import ShardsHere
 
 
-class JoiningState(StrEnum):
-    """Where the joiner stands."""
-
-    # ATTACHING: waits for the sponsor's `Welcome`. REQUESTED: has asked the scheduler. LINKING:
-    # opens the links it was told to. WAITING: for the policy that names its pull. COPYING: beside
-    # the training, a snapshot and the updates since then. COPIED: lacks only the last updates, and
-    # waits for the policy for these. PULLING: while the members hold their update. FOLLOWING: has
-    # the state, and waits for its first update. CAUGHT_UP: waits for a policy with it in the view.
-    ATTACHING = "attaching"
-    REQUESTED = "requested"
-    LINKING = "linking"
-    WAITING = "waiting"
-    COPYING = "copying"
-    COPIED = "copied"
-    PULLING = "pulling"
-    FOLLOWING = "following"
-    CAUGHT_UP = "caught-up"
-    ENTERED = "entered"
-    FAILED = "failed"
-
-
-_COPYING = (JoiningState.COPYING, JoiningState.COPIED, JoiningState.PULLING)
-_ON_THE_WAY = tuple(s for s in JoiningState if s not in (JoiningState.ENTERED, JoiningState.FAILED))
-JOINING_TABLE: StateTable[JoiningState] = StateTable(
-    "join (joiner)",
-    Row(JoiningState.ATTACHING, "welcome", (JoiningState.REQUESTED,)),
-    Row(JoiningState.REQUESTED, "open links", (JoiningState.LINKING,)),
-    Row(JoiningState.LINKING, "links settled", (JoiningState.WAITING,)),
-    Row(JoiningState.WAITING, "pull begins", (JoiningState.PULLING,)),
-    Row(JoiningState.WAITING, "copy begins", (JoiningState.COPYING,)),
-    Row(JoiningState.COPYING, "close", (JoiningState.COPIED,)),
-    Row(JoiningState.COPYING, "pull begins", (JoiningState.PULLING,)),
-    Row(JoiningState.COPIED, "pull begins", (JoiningState.PULLING,)),
-    Row(JoiningState.PULLING, "pulled", (JoiningState.FOLLOWING,)),
-    Row(JoiningState.FOLLOWING, "applied", (JoiningState.CAUGHT_UP,)),
-    Row(JoiningState.CAUGHT_UP, "named", (JoiningState.ENTERED,)),
-    *(Row(state, "failed", (JoiningState.FAILED,)) for state in _ON_THE_WAY),
-)
+_ALONE = (JoiningState.COPYING, JoiningState.COPIED)  # no round needs this node
 
 
 class Joining:
@@ -107,6 +77,9 @@ class Joining:
         self.fellows = Fellows(context)  # joiners that copy the same state
         self.shard_bytes = 0
         self.sources: tuple[bytes, ...] = ()
+        self.outside = ""  # why it only follows, as the scheduler has said, "" if it is to enter
+        self._has_followed = False  # whether that was so at some time
+        self._fails_later: JoinFailed | None = None  # how it ends once its trainer is idle
         self._context = context
         self._cycle = cycle
         self._sponsor = sponsor
@@ -129,12 +102,23 @@ class Joining:
     @property
     def on_the_way(self) -> bool:
         """Whether this node is still trying to get in."""
-        return self.state in _ON_THE_WAY
+        return self.state in ON_THE_WAY
 
     @property
     def has_pulled(self) -> bool:
         """Whether the whole training state is here, and this node is no member yet."""
         return self.state in (JoiningState.FOLLOWING, JoiningState.CAUGHT_UP)
+
+    @property
+    def stands_by(self) -> bool:
+        """Whether this node follows from outside, or has done so in this join, which may have
+        failed: it has a whole state, from which it may go on if all others are lost."""
+        return self._has_followed and self.copy is not None and self.copy.has_state
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether the state here was found to have another history than that of the others."""
+        return self.copy is not None and self.copy.is_refuted
 
     @property
     def keeps_constants(self) -> bool:
@@ -311,6 +295,8 @@ class Joining:
         if self.copy is None or not self.copy.applied(event):
             return False
         self._copied_on(self.copy)
+        if (later := self._fails_later) is not None and not self.copy.drains:
+            self.fail(later.reason, later.pause_s, stands_by=later.stands_by)
         return True
 
     def _copied_on(self, copy: Copying) -> None:
@@ -344,11 +330,22 @@ class Joining:
         """End the join, because the policy in force has this node in its view."""
         self.state = JOINING_TABLE.step(self.state, "named", JoiningState.ENTERED)
 
+    def stay_outside(self, reason: str) -> None:
+        """Go on to copy each update, but do not enter, for `reason`."""
+        if self.state in MAY_STAY_OUTSIDE and reason != self.outside:
+            self.outside, self._has_followed = reason, True
+            self._context.do(StandsBy(reason))
+
     def fail(self, reason: str, pause_s: float = 0.0, *, stands_by: bool = False) -> None:
         """Give this join up, and ask for no other before `pause_s`; `stands_by`: because the others
         are faster without this device."""
-        if self.on_the_way:
+        if self.state in _ALONE and self.stands_by and self.copy is not None and self.copy.drains:
+            # First its trainer applies what is here. If that is the last update, it has ended.
+            self._fails_later = JoinFailed(reason, pause_s, stands_by)
+        elif self.on_the_way:
             self.state = JOINING_TABLE.step(self.state, "failed", JoiningState.FAILED)
+            if self.copy is not None:
+                self.copy.stop()
             self._context.do(JoinFailed(reason, pause_s, stands_by))
 
     def tick(self, now: float) -> None:
@@ -385,7 +382,7 @@ class Joining:
     def _give_up_stalled(self, now: float) -> None:
         """Replace a source that owes an answer and has sent nothing at all, shards or chunks, for
         `PULL_STALL_SECONDS`: the other sources are asked for what it owes."""
-        if self.pull is None or self.state not in _COPYING:
+        if self.pull is None or self.state not in COPYING:
             return
         owing = dict(self.pull.awaited)
         for source, answers in self.copy.awaited.items() if self.copy is not None else ():
@@ -398,15 +395,18 @@ class Joining:
         """Send what this node waits for to the present scheduler, which may be a new one."""
         context, to = self._context, self._context.election.scheduler
         self._repeat_at = now + limits.RETRY_SECONDS
-        if self.copy is not None and self.state in _COPYING:
+        if self.copy is not None and self.state in COPYING:
             self.copy.remind()
         if self.state is JoiningState.REQUESTED:
             config = context.config
             context.send(to, JoinRequest(config.me, config.wanted_neighbours))
         elif self.state in (JoiningState.WAITING, JoiningState.COPIED):
-            rates = tuple(self._rates.of_link(node) for node in self._open_links)
-            own, copied = context.config.constants, self.state is JoiningState.COPIED
-            context.send(to, LinksOpen(self.number, self._open_links, rates, own, copied))
+            links, copy, config = self._open_links, self.copy, context.config
+            rates = tuple(self._rates.of_link(node) for node in links)
+            # Who stays outside may fall behind again, and is not to enter before it has caught up.
+            copied = self.state is JoiningState.COPIED and copy is not None and copy.is_close
+            opened = LinksOpen(self.number, links, rates, config.constants, copied, config.follows)
+            context.send(to, opened)
         elif self.state in (JoiningState.COPYING, JoiningState.PULLING):
             context.send(to, self.progress(now))
         elif self.has_pulled:
@@ -497,6 +497,7 @@ class Joining:
             self.fail(f"the link to {context.name(plan.parent)} broke")
             return
         self.state = JOINING_TABLE.step(self.state, "pull begins", JoiningState.PULLING)
+        self.outside = ""
         context.policy = policy
         self._held = first
         self._begin_with(first)
@@ -542,9 +543,9 @@ class Joining:
             bool(own and context.constants) and context.constants == context.config.constants
         )
         rate = self._rates.offer
-        self.pull = Pull(
-            shards, self.shard_bytes, plan.sources, rate, assign, own, part, are_right=are_right
-        )
+        args = (shards, self.shard_bytes, plan.sources, rate, assign, own, part)
+        manifests = MANIFESTS if plan.beside else 1  # the others would wait for the second one
+        self.pull = Pull(*args, are_right=are_right, manifests=manifests)
         context.report("pull_begins", total_bytes=size)
         if are_right:
             context.report("pull_spares", spared_bytes=self._spared_bytes)
@@ -560,7 +561,7 @@ class Joining:
         self.fellows.begin(self.pull, self._state_at, self.shard_bytes)
 
     def _follow(self, effects: list[PullEffect]) -> None:
-        if self.state not in _COPYING:
+        if self.state not in COPYING:
             return  # the join has been given up, or the pull is done
         context = self._context
         for effect in effects:
@@ -571,6 +572,8 @@ class Joining:
                     context.send(source, ShardRequest(self.number, self.shard_bytes, shards))
                 case Spared():
                     context.report("pull_spares", spared_bytes=self._spared_bytes)
+                case WasWrong(source):
+                    context.report("wrong_source", node=context.name(source))
                 case PullDone():
                     self.fellows.end()
                     self._has_state()

@@ -45,6 +45,7 @@ from protocols.events import (
     TokenWanted,
     TrainerEvent,
     UpdateArrived,
+    UpdateCopied,
     UpdateLogged,
     WaysFound,
     YieldWanted,
@@ -57,7 +58,8 @@ from protocols.member.departure import Departure
 from protocols.member.entry import Entry
 from protocols.member.followers import Followers
 from protocols.member.introductions import Introductions
-from protocols.member.joining import Joining, JoiningState
+from protocols.member.joining import Joining
+from protocols.member.joining_table import JoiningState
 from protocols.member.mail import Mail
 from protocols.member.neighbours import Neighbours
 from protocols.member.orders import check_policy, may_store
@@ -97,7 +99,7 @@ class Node:
         context.constants = config.constants
         self.context = context
         self.mail = Mail(context)
-        self.entry = Entry()
+        self.entry = Entry(context)
         self.debt = TrainerDebt(context, self._wish_away, lambda: self.cycle.hand_back())
         self.monitor = Monitor(context, lambda: self.debt.standing)
         context.incoming = self.monitor.incoming
@@ -120,6 +122,7 @@ class Node:
             self.entry,
             self.succession,
             lambda: bool(self.recovery.missing_holders),
+            lambda: self.copies.lacking,
         )
         late = (KeepingUp.LATE, KeepingUp.AWAY)
         context.keeps_up = lambda node: self.monitor.waits_for(node)[0] not in late
@@ -275,9 +278,11 @@ class Node:
             case SnapshotTaken():
                 self.copies.taken(event)
                 self.cycle.was_read()
+            case UpdateCopied():
+                self.copies.copied(event)
+                self.cycle.was_read()
             case UpdateLogged():
                 self.copies.logged(event)
-                self.cycle.was_read()
             case StripeArrived(iteration, stripe):
                 self.cycle.learning.arrived(iteration, stripe)
             case ManifestReady(joiner, join, leaves):
@@ -454,16 +459,13 @@ class Node:
             case m.Pulled(number):
                 self._let_go(number)
                 self.desk.take(now, sender, message)
-            case m.JoinAborted(number, joiner_node, reason, pause_ms, waits):
+            case m.JoinAborted(number):
                 self.followers.given_up(number)
                 self._let_go(number)
-                ours = joiner_node == self.context.node
-                if self.joining is not None and ours and number == self.joining.number:
-                    self.joining.fail(reason, pause_ms / 1000, stands_by=waits)
-                elif waits:
-                    name = self.context.name(joiner_node)
-                    self.context.report("member_standby", node=name, reason=reason)
+                self.entry.ended(message)
                 self.introductions.expect_no_more(number)
+            case m.StaysOutside():
+                self.entry.stays_outside(message)
             case m.ManifestRequest():
                 self.serving.manifest_wanted(sender, message)
             case m.ShardRequest() if (joining := self.entry.under_way) is not None:

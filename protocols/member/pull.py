@@ -1,8 +1,12 @@
 """A joiner copies the training state from several members at once.
 
-- No shard counts as pulled before its SHA-256 matches the manifest. The manifest comes from one
-  source and the shards from all, so a broken memory or disk of one of them is noticed. A shard that
-  does not match is asked for again at another source.
+- No shard counts as pulled before its SHA-256 matches the manifest. Two sources are asked for one,
+  so a broken memory or disk of one of them is noticed. Where their manifests differ, that of a
+  third source decides, and who was wrong is asked for nothing more. With only two sources nobody
+  can tell, and the first manifest is believed. While the members hold their update for the joiner,
+  the second one is asked for only if a shard does not match, since they would wait for it.
+- A shard that does not match is asked for again at another source. If two manifests name its
+  digest, the source that has sent it was wrong, and is asked for nothing more either.
 - If a source is lost, the others are asked for its part.
 - A source answers only after it has said that it holds the state (`began`), so that every byte
   belongs to the same iteration.
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from protocols.scheduler.planning import Offer
 
 NOWHERE = "matches its digest from no source"
+MANIFESTS = 2  # from so many sources, if there are so many
 # A source is asked for what it can send within this time. The rest is asked of nobody yet, so that
 # another source can send it if rates change.
 WINDOW_SECONDS = 0.1
@@ -57,7 +62,7 @@ PULL_TABLE: StateTable[PullState] = StateTable(
     Row(PullState.COPYING, "began", (PullState.COPYING,)),
     Row(PullState.COPYING, "manifest", (PullState.COPYING, PullState.DONE, PullState.FAILED)),
     Row(PullState.COPYING, "shard", (PullState.COPYING, PullState.DONE, PullState.FAILED)),
-    Row(PullState.COPYING, "source lost", (PullState.COPYING, PullState.FAILED)),
+    Row(PullState.COPYING, "source lost", (PullState.COPYING, PullState.DONE, PullState.FAILED)),
     Row(PullState.COPYING, "own shards", (PullState.COPYING, PullState.DONE)),
 )
 
@@ -86,6 +91,13 @@ class Spared:
 
 
 @dataclass(frozen=True, slots=True)
+class WasWrong:
+    """`source` has sent something that two manifests contradict; it is asked for nothing more."""
+
+    source: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class PullDone:
     """Every shard is here and verified."""
 
@@ -97,7 +109,7 @@ class PullFailed:
     reason: str
 
 
-PullEffect = AskManifest | AskShards | Spared | PullDone | PullFailed
+PullEffect = AskManifest | AskShards | Spared | WasWrong | PullDone | PullFailed
 
 
 class Pull:
@@ -108,7 +120,7 @@ class Pull:
     The first `own` shards may be right already; `own_shards` must be told their digests, unless
     `are_right`: then they are known to be. `part` is (number, count): this joiner is one of `count`
     that copy the same state, and asks the sources for every `count`-th shard first, from `number`
-    on.
+    on. So many `manifests` are asked for at first.
     """
 
     def __init__(
@@ -122,6 +134,7 @@ class Pull:
         part: tuple[int, int] = (0, 1),
         *,
         are_right: bool = False,
+        manifests: int = MANIFESTS,
     ) -> None:
         self.state = PULL_TABLE.initial
         self.sources = sources
@@ -133,7 +146,8 @@ class Pull:
         self._ready: list[bytes] = []  # sources that said they hold the state
         self._left = dict.fromkeys(range(own, shards))  # shards that are asked of nobody at present
         self._known = own if are_right else 0  # the first shard of the manifest
-        self._held = own - self._known  # so many shards wait for their own digests
+        self._held = tuple(range(self._known, own))  # shards that wait for their own digests
+        self._same: tuple[int, ...] = ()  # those of them that match the manifest as they are here
         self._own: tuple[bytes, ...] | None = None  # these digests
         self._spared = self._known  # how many shards were right already, as far as is known
         self._asked: dict[int, bytes] = {}  # shard -> source it was asked from, not arrived
@@ -141,8 +155,11 @@ class Pull:
         self._tried: dict[int, list[bytes]] = {}  # shard -> sources whose copy did not match
         self._verified: dict[int, bytes] = {}  # shard -> source it came from
         self._delivered: dict[bytes, int] = {}  # source -> how often it has answered
-        self._leaves: tuple[bytes, ...] | None = None
-        self._manifest_source: bytes | None = None
+        # Source -> its manifest, None if it was asked for it and has not answered.
+        self._manifests: dict[bytes, tuple[bytes, ...] | None] = {}
+        self._wanted_manifests = manifests  # as long as nothing is in doubt
+        self._leaves: tuple[bytes, ...] | None = None  # the digests that are believed
+        self._wrong: dict[bytes, None] = {}  # sources that others have contradicted
         self._part = part
         # Fellow -> shards that it has and that were left when it said so, in that order.
         self._fellows: dict[bytes, dict[int, None]] = {}
@@ -171,8 +188,9 @@ class Pull:
     def awaited(self) -> dict[bytes, int]:
         """Source -> how often it has answered so far, for the sources that owe an answer."""
         owing = dict.fromkeys(sorted(self._asked.values()))
-        if self._manifest_source is not None and self._leaves is None:
-            owing[self._manifest_source] = None
+        # A source may have to hash a large state, so a further manifest may take its time.
+        if self._leaves is None:
+            owing |= dict.fromkeys(self._manifests)
         return {source: self._delivered.get(source, 0) for source in owing}
 
     def began(self, source: bytes) -> list[PullEffect]:
@@ -191,15 +209,75 @@ class Pull:
     def manifest(self, source: bytes, leaves: tuple[bytes, ...]) -> list[PullEffect]:
         """Verify what is here by the digests that `source` was asked for and has sent. Raises
         `RemoteProtocolError` if they are not one for each of these shards."""
-        if not PULL_TABLE.allows(self.state, "manifest") or source != self._manifest_source:
+        awaited = source in self._manifests and self._manifests[source] is None
+        if not PULL_TABLE.allows(self.state, "manifest") or not awaited:
             return []
-        if self._leaves is not None:
-            return []  # a second manifest: what is verified was verified against the first one
         if len(leaves) != self._shards - self._known:
             raise RemoteProtocolError("a manifest with the wrong number of shards")
-        self._leaves = leaves
+        self._manifests[source] = leaves
         self._answered(source)
-        return self._check("manifest")
+        return [*self._judge_manifests(), *self._check("manifest")]
+
+    @property
+    def _told(self) -> dict[bytes, tuple[bytes, ...]]:
+        """Source -> its manifest, for those that are here."""
+        return {s: leaves for s, leaves in self._manifests.items() if leaves is not None}
+
+    @property
+    def _most_manifests(self) -> int:
+        """How many manifests are needed: two if a shard did not match, three if two differ."""
+        if len(dict.fromkeys(self._told.values())) > 1:
+            return MANIFESTS + 1
+        return MANIFESTS if self._tried else self._wanted_manifests
+
+    @property
+    def _is_judged(self) -> bool:
+        """Whether no manifest is to come that might say something else."""
+        asked = [s for s in self._ready if s in self._manifests]
+        unasked = len(self._ready) > len(asked) and len(self._manifests) < self._most_manifests
+        return None not in self._manifests.values() and not unasked
+
+    def _judge_manifests(self) -> list[PullEffect]:
+        """Believe the first manifest, and the majority once there are three; look again at the
+        shards of which another digest is believed then."""
+        told = self._told
+        first = next(iter(told.values()))
+        believed = first
+        if len(told) > MANIFESTS:
+            believed = tuple(_majority(digests) for digests in zip(*told.values(), strict=True))
+        before, self._leaves = self._leaves or believed, believed
+        changed = [k + self._known for k, leaf in enumerate(believed) if before[k] != leaf]
+        for shard in changed:
+            self._tried.pop(shard, None)
+            if (source := self._verified.pop(shard, None)) is not None:
+                self._digests[shard] = (source, before[shard - self._known])
+        self._held += tuple(k for k in self._same if k in changed)
+        self._same = tuple(k for k in self._same if k not in changed)
+        self._spared = self._known + len(self._same)
+        if len(told) <= MANIFESTS:
+            return []
+        wrong = [s for s, leaves in told.items() if self._contradicts(leaves)]
+        return [effect for source in wrong for effect in self._was_wrong(source)]
+
+    def _contradicts(self, leaves: tuple[bytes, ...]) -> bool:
+        """Whether a manifest has another digest of some shard than two others have."""
+        believed = self._leaves or ()
+        differ = (k for k, leaf in enumerate(leaves) if leaf != believed[k])
+        return any(self._is_agreed(k + self._known) for k in differ)
+
+    def _is_agreed(self, shard: int) -> bool:
+        """Whether two manifests name the digest of `shard` that is believed."""
+        assert self._leaves is not None
+        at = shard - self._known
+        return sum(leaves[at] == self._leaves[at] for leaves in self._told.values()) > 1
+
+    def _was_wrong(self, source: bytes) -> list[PullEffect]:
+        """Ask `source` for nothing any more, unless nobody else has it."""
+        if source in self._wrong:
+            return []
+        self._wrong[source] = None
+        self._take_back(source)
+        return [WasWrong(source)]
 
     def own_shards(self, digests: tuple[bytes, ...]) -> list[PullEffect]:
         """Take the SHA-256 of each of the shards that may be right already."""
@@ -246,15 +324,10 @@ class Pull:
         self._ready = [s for s in self._ready if s != source]
         if not self.sources:
             return self._fail("source lost", "every source of the training state was lost")
-        self.state = PULL_TABLE.step(self.state, "source lost", self.state)
-        if self._manifest_source == source and self._leaves is None:
-            self._manifest_source = None
+        if self._manifests.get(source, ()) is None:
+            del self._manifests[source]
         self._take_back(source)
-        # For some shards the lost source may have been the last one that was not tried.
-        for shard, tried in self._tried.items():
-            if shard in self._left and all(s in tried for s in self.sources):
-                return self._fail("source lost", f"shard {shard} {NOWHERE}")
-        return self._ask()
+        return self._check("source lost")
 
     def _take_back(self, source: bytes) -> None:
         """Count what `source` was asked for and has not sent as left."""
@@ -265,12 +338,13 @@ class Pull:
     def _ask(self) -> list[PullEffect]:
         """Ask every ready source for as much as keeps it busy, out of what the plan gives it."""
         effects = self._ask_fellows()
-        if self._leaves is None and self._manifest_source is None and self._ready:
-            self._manifest_source = self._ready[0]
-            effects.append(AskManifest(self._manifest_source, self._known))
+        unasked = [s for s in self._ready if s not in self._manifests]
+        for source in unasked[: max(0, self._most_manifests - len(self._manifests))]:
+            self._manifests[source] = None
+            effects.append(AskManifest(source, self._known))
         # Sources that have not begun yet most likely will soon, so a part is left for them. But if
         # nothing is asked of anybody then, the ready ones are asked for all.
-        asked = self._ask_of(self.sources)
+        asked = self._ask_of(tuple(s for s in self.sources if s not in self._wrong))
         if self._left and not self._asked:
             asked = self._ask_of(tuple(self._ready))
         return effects + asked
@@ -282,7 +356,7 @@ class Pull:
         busy = self._busy(sources)
         offers = {s: self._offer(s, busy[s] * self._shard_bytes) for s in sources}
         room = {s: self._most(offers[s]) - busy[s] for s in sources}
-        idle = [s for s in self._ready if room[s] >= busy[s]]
+        idle = [s for s in self._ready if s in room and room[s] >= busy[s]]
         if not self._left or not idle:
             return []
         doubted = [k for k in self._left if k in self._tried]
@@ -350,7 +424,7 @@ class Pull:
     def _check(self, event: str) -> list[PullEffect]:
         """Verify the shards that have arrived, if the manifest is here; ask other sources for those
         that do not match, and fail if no source is left for one."""
-        spared = self._compare()
+        effects = self._compare()
         if self._leaves is not None:
             for shard, (source, digest) in sorted(self._digests.items()):
                 if digest == self._leaves[shard - self._known]:
@@ -363,30 +437,41 @@ class Pull:
                     continue
                 tried = self._tried.setdefault(shard, [])
                 tried.append(source)
-                if all(s in tried for s in self.sources):
-                    return self._fail(event, f"shard {shard} {NOWHERE}")
                 self._left[shard] = None
             self._digests.clear()
+            wrong = [s for k, tried in self._tried.items() if self._is_agreed(k) for s in tried]
+            effects += [effect for source in wrong for effect in self._was_wrong(source)]
+        asked = self._ask()
+        nowhere = [k for k, tried in self._tried.items() if self._is_nowhere(k, tried)]
+        if nowhere and self._is_judged:
+            return effects + self._fail(event, f"shard {nowhere[0]} {NOWHERE}")
         done = len(self._verified) + self._spared == self._shards
+        done = done and self._leaves is not None and None not in self._manifests.values()
         self.state = PULL_TABLE.step(self.state, event, PullState.DONE if done else self.state)
-        return [*spared, *([PullDone()] if done else self._ask())]
+        return [*effects, *([PullDone()] if done else asked)]
+
+    def _is_nowhere(self, shard: int, tried: list[bytes]) -> bool:
+        """Whether `shard` is missing, and no source is left that has not sent it."""
+        return shard in self._left and all(s in tried for s in self.sources)
 
     def _compare(self) -> list[PullEffect]:
         """Compare the shards that are held back with the manifest, once both sides are known; have
         those asked for that differ."""
         if self._own is None or self._leaves is None or not self._held:
             return []
-        same: list[int] = []
-        for shard, right in enumerate(self._leaves[: self._held]):
-            if self._own[shard] == right:
-                same.append(shard)
-            else:
-                self._left[shard] = None
-        self._held, self._spared = 0, len(same)
-        return [Spared(tuple(same))] if same else []
+        same = tuple(k for k in self._held if self._own[k] == self._leaves[k])
+        self._left |= dict.fromkeys(k for k in self._held if k not in same)
+        self._held, self._same = (), (*self._same, *same)
+        self._spared = len(self._same)
+        return [Spared(same)] if same else []
 
     def _fail(self, event: str, reason: str) -> list[PullEffect]:
         self.state = PULL_TABLE.step(self.state, event, PullState.FAILED)
         self._asked.clear()
         self._left.clear()
         return [PullFailed(reason)]
+
+
+def _majority(digests: tuple[bytes, ...]) -> bytes:
+    """Return what most say; if no two agree, what the first one says."""
+    return max(digests, key=digests.count)

@@ -45,6 +45,10 @@ class Standing:
     def look(self, now: float) -> None:
         """Judge anew, since something was measured; ask to be let go if this node was too slow for
         long enough."""
+        if self._is_not_needed:
+            if not self._context.departs:
+                self._departure.stand_by(now, standby.WANTED, at_once=False)
+            return
         found = self._found(now)
         if found is None:
             self._slow_since = None
@@ -62,6 +66,13 @@ class Standing:
         stripes = policy.stripes if policy is not None else ()
         keep_all = not orphans(renumbered(stripes, nodes, others))
         self._departure.stand_by(now, reason, at_once=keep_all and is_quorum(nodes, others))
+
+    @property
+    def _is_not_needed(self) -> bool:
+        """Whether this member is to follow from outside, and there are others by now."""
+        context, policy = self._context, self._context.policy
+        here = policy is not None and context.is_member
+        return context.config.follows and here and len(context.near) >= standby.LEAST_OTHERS
 
     def _found(self, now: float) -> tuple[Costly, float] | None:
         """Return what shows that this node had better stand by, and the rate of its fastest link in

@@ -76,6 +76,10 @@ class Join:
     has_state: bool = False  # it has said that it has pulled the state
     beside: bool = False  # it copies beside the training, and has not caught up yet
     copied: bool = False  # it has done so, and lacks a few updates
+    outside: str = ""  # why it only follows from outside, "" if it is to enter
+    copied_at: float | None = None  # since when it has followed the others with a whole copy
+    resumed: bool = False  # the last scheduler led it: it may have followed from outside
+    worth: int = 0  # how often in a row it was found to be worth its place since then
     without: dict[bytes, None] = field(default_factory=dict)  # sources that have said `NoSnapshot`
     rates: dict[bytes, int] = field(default_factory=dict)  # bytes/s over each of its links
     constants: bytes = b""  # the digest of the frozen weights that it has
@@ -83,6 +87,11 @@ class Join:
     # Until when it waits even if no others are known to come; None once that is over.
     gathers_until: float | None = None
     together: int = 0  # joins with one such number copy the same state
+
+    @property
+    def follows(self) -> bool:
+        """Whether it follows from outside for as long as it likes, or may do so."""
+        return (bool(self.outside) or self.resumed) and self.state is JoinState.COPYING
 
     @property
     def reached(self) -> tuple[bytes, ...]:

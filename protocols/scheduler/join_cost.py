@@ -144,6 +144,14 @@ class JoinCost:
             return False
         return not step or self.update_bytes / step <= MOST_UPDATE_SHARE * rate
 
+    def can_follow(self, rates: tuple[int, ...], failed: int = 0) -> bool:
+        """Whether a device whose links carry `rates` can follow the training from outside: they
+        carry every update, as far as that is known. `failed` as in `goes_beside`."""
+        if not self.update_bytes or self.way is JoinWay.PAUSE or failed >= MOST_FAILED_COPIES:
+            return False
+        rate, step = self._rate(rates), self.pace.recent_s
+        return not rate or not step or self.update_bytes / step <= MOST_UPDATE_SHARE * rate
+
     def waits_s(
         self, rates: tuple[int, ...], constants: bytes = b"", *, beside: bool = True
     ) -> tuple[float, float]:

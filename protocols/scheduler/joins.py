@@ -24,6 +24,7 @@ from protocols.wire.messages import (
     Letter,
     LinksOpen,
     OpenLinks,
+    StaysOutside,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Joins:
             join = Join(pull.join, pull.joiner, pull.sources, deadline, state)
             join.links, join.sources = pull.sources, pull.sources
             join.parent, join.beside = pull.parent, pull.beside
-            join.together = pull.together
+            join.together, join.resumed = pull.together, pull.beside
             join.stops_until = math.inf if pull.beside else now + self._cost.most_s
             self.open[pull.join] = join
 
@@ -173,34 +174,79 @@ class Joins:
             return []
         join.rates = dict(zip(links, rates, strict=False)) or join.rates
         join.constants = message.constants
-        if message.copied and JOIN_TABLE.allows(join.state, "copied"):
-            # What was too slow to be measured at first has been measured by its copy.
-            if reason := self._slows_down(join):
-                return self.give_up(number, reason, standby.AGAIN_SECONDS, stands_by=True)
+        if join.state is JoinState.COPYING:
+            if not message.copied and join.copied_at is None:
+                return []  # it still waits for a source to begin, and may do so for ever
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
-            join.copied = True
-            self._pause_for(join)
+            return self._copies_on(now, join, message)
         if JOIN_TABLE.allows(join.state, "links open") and links:
-            reason = self._slows_down(join)
+            reason = self._not_wanted(join, message)
             # What is measured may be the slower part of its links.
             waits = self._cost.has_to_know(rates) or (bool(reason) and not all(rates))
             if waits and join.unmeasured < MOST_UNMEASURED:
                 join.unmeasured += 1  # the joiner repeats its message, perhaps with more rates
                 return []
-            if reason:
-                return self.give_up(number, reason, standby.AGAIN_SECONDS, stands_by=True)
-            failed = self._failed.get(join.joiner.node, 0)
-            join.beside = self._cost.goes_beside(rates, message.constants, failed)
-            if not join.beside and (reason := self._refusal(join)):
-                return self.give_up(number, reason, limits.JOIN_AGAIN_SECONDS)
-            join.state = JOIN_TABLE.step(join.state, "links open", JoinState.LINKED)
-            join.links = links
-            self._agenda.dirty = True
-            join.deadline = now + limits.JOIN_PROGRESS_SECONDS
-            gather_s, batch_s = self._cost.waits_s(rates, message.constants, beside=join.beside)
-            if batch_s:
-                join.gathers_until, join.waits_until = now + gather_s, now + batch_s
+            return self._linked(now, join, message, reason)
         return []
+
+    def _copies_on(self, now: float, join: Join, message: LinksOpen) -> list[Letter]:
+        """Act on the report of a joiner that has copied the state beside the training. What was too
+        slow to be measured at first has been measured by its copy."""
+        join.copied_at = now if join.copied_at is None else join.copied_at
+        if now - join.copied_at >= standby.STEADY_SECONDS:
+            self._failed.pop(join.joiner.node, None)  # it can follow, so its links had broken
+        if reason := self._not_wanted(join, message):
+            join.worth = 0
+            return self._stay_outside(join, reason, message.rates)
+        join.worth += 1
+        waits = (bool(join.outside) or join.resumed) and join.worth < standby.WORTH_TIMES
+        if message.copied and not waits:
+            join.copied = True
+            self._pause_for(join)
+        return []
+
+    def _linked(self, now: float, join: Join, message: LinksOpen, reason: str) -> list[Letter]:
+        """Let a joiner copy whose links are open. `reason`: why it is not to enter, "" if it is."""
+        rates, constants = message.rates, message.constants
+        mail: list[Letter] = []
+        if reason:
+            mail = self._stay_outside(join, reason, rates)
+        else:
+            failed = self._failed.get(join.joiner.node, 0)
+            join.beside = self._cost.goes_beside(rates, constants, failed)
+            if not join.beside and (refusal := self._refusal(join)):
+                mail = self.give_up(join.number, refusal, limits.JOIN_AGAIN_SECONDS)
+        if join.state is JoinState.ABORTED:
+            return mail
+        join.state = JOIN_TABLE.step(join.state, "links open", JoinState.LINKED)
+        join.links = message.neighbours
+        self._agenda.dirty = True
+        join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+        gather_s, batch_s = self._cost.waits_s(rates, constants, beside=join.beside)
+        if batch_s:
+            join.gathers_until, join.waits_until = now + gather_s, now + batch_s
+        return mail
+
+    def _stay_outside(self, join: Join, reason: str, rates: tuple[int, ...]) -> list[Letter]:
+        """Have a joiner follow from outside for `reason`, if its links carry the updates; otherwise
+        it asks again later. One that has begun is stopped by its sources if it falls behind. Who
+        follows has no part of a divided optimizer, so it could not go on from what it has."""
+        begins = join.state is not JoinState.COPYING
+        failed = self._failed.get(join.joiner.node, 0)
+        others = sum(bool(j.outside) for j in self.open.values() if j is not join)
+        # Each update is sent once for each who follows. So a member sends them no more than about
+        # as much as its own rounds make it send.
+        most = min(limits.MAX_FOLLOWERS, len(self._agenda.policy.view.nodes))
+        unable = begins and not self._cost.can_follow(rates, failed)
+        if others >= most or unable or self._agenda.policy.stripes:
+            return self.give_up(join.number, reason, standby.AGAIN_SECONDS, stands_by=True)
+        to = join.joiner.node if join.outside else EVERYONE
+        join.outside, join.beside = reason, True
+        return [(to, StaysOutside(join.number, join.joiner.node, reason))]
+
+    def _not_wanted(self, join: Join, message: LinksOpen) -> str:
+        """Return why the joiner is not to enter now, "" if it is."""
+        return standby.WANTED if message.outside else self._slows_down(join)
 
     def _slows_down(self, join: Join) -> str:
         """Return why the members had better train without the joiner, "" if they need not, or if
@@ -232,6 +278,7 @@ class Joins:
 
     def _pause_for(self, join: Join) -> None:
         """Have the others hold their update for a joiner, with the next policy."""
+        join.outside = ""
         join.state = JOIN_TABLE.step(join.state, "copied", JoinState.LINKED)
         join.beside = False
         join.without.clear()
@@ -253,6 +300,8 @@ class Joins:
             return []
         if join.state is JoinState.PULLING:
             return self.give_up(join.number, BEHIND, limits.JOIN_AGAIN_SECONDS)
+        if join.outside:
+            return self.give_up(join.number, join.outside, standby.AGAIN_SECONDS, stands_by=True)
         if reason := self._refusal(join):
             return self.give_up(join.number, reason, limits.JOIN_AGAIN_SECONDS)
         self._pause_for(join)

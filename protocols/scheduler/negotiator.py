@@ -117,7 +117,8 @@ class Negotiator:
         """Whether no change is under way."""
         agenda = self._agenda
         changes = agenda.switch is not None or agenda.dirty
-        return not changes and not self.joins.open and not self._leaving
+        joins = self.joins.open.values()
+        return not changes and all(join.follows for join in joins) and not self._leaving
 
     def hold_back(self, passing: bool) -> None:
         """Start no new switch while the role is being handed over, or go on as before."""
@@ -180,16 +181,22 @@ class Negotiator:
             self._agenda.dirty = True
 
     def expel(self, sender: bytes, node: bytes, *, known: bool) -> list[Letter]:
-        """Expel `node` for good, as a member's user wants; `known`: it is or was a member."""
+        """Expel `node` for good, as a member's user wants; `known`: it is or was a member. One that
+        follows from outside is told to end."""
         if sender not in self.policy.view.nodes or node in self.policy.view.expelled:
             return []
         if node in self._expelled:
             return []
-        if node not in self.policy.view.nodes and not known:
+        open_joins = self.joins.open.values()
+        follows = [j.number for j in open_joins if j.joiner.node == node and j.follows]
+        if node not in self.policy.view.nodes and not known and not follows:
             return [(sender, Refused(node, True, "there is no such member"))]
         self._expelled[node] = None
         self._agenda.dirty = True
-        return []
+        mail: list[Letter] = []
+        for number in follows:
+            mail += self.joins.give_up(number, "this device was expelled")
+        return mail
 
     @property
     def _outlaws(self) -> tuple[bytes, ...]:
@@ -311,7 +318,8 @@ class Negotiator:
         want to leave and alone hold a stripe. None if there are none, or if no links would connect
         all: the members that a joiner is linked to may be lost, and a member that leaves may
         connect others."""
-        if not any(join.state in COMING for join in self.joins.open.values()):
+        joins = self.joins.open.values()
+        if not any(join.state in COMING and not join.outside for join in joins):
             return None
         view = self._next_view(COMING, keep=self._alone())
         return view if len(parts(view)) == 1 else None
@@ -352,7 +360,7 @@ class Negotiator:
         outlaws = tuple(n for n in self._outlaws if n not in keep)
         gone = [n for n in (*self._leaving, *outlaws) if n not in keep]
         stay = [m for m in view.members if m.node not in gone]
-        entering = [j for j in self.joins.open.values() if j.state in states]
+        entering = [j for j in self.joins.open.values() if j.state in states and not j.outside]
         edges = [*view.edges, *self._edges.values()]
         for join in entering:
             edges += [edge(join.joiner.node, n) for n in join.links]

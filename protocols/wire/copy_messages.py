@@ -71,13 +71,15 @@ class UpdateRecord(Message):
 @dataclass(frozen=True, slots=True)
 class UpdateRequest(Message):
     """Direct, joiner to a source: send these parts of the update of `iteration` over bulk, or, if
-    there are none, tell me of that update again. I have all updates before that of `needs`."""
+    there are none, tell me of that update again. I have all updates before that of `needs`.
+    `whole`: I have the whole snapshot, too, so you need not keep it for me."""
 
     TAG: ClassVar[int] = 43
     join: int = wire(NUMBER)
     iteration: int = wire(ITERATION)
     needs: int = wire(ITERATION)
     parts: tuple[int, ...] = wire(Many(COUNT32, limits.MAX_SHARDS))
+    whole: bool = wire(Bool(), False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,7 @@ def decode_fields(record: type[R], raw: object) -> R:
 
 NODE = Blob(limits.NODE_ID_BYTES, limits.NODE_ID_BYTES)
 NODE_OR_ALL = Blob(limits.NODE_ID_BYTES)
+CONSTANTS = Blob(32)  # of a digest that may be missing
 LINEAGE = Blob(limits.LINEAGE_BYTES, limits.LINEAGE_BYTES)
 DIGEST = Blob(32, 32)
 NUMBER = UInt()

@@ -13,7 +13,6 @@ from typing import ClassVar
 from protocols import limits
 from protocols.cluster.ancestry import Ancestor
 from protocols.cluster.policy import Electorate, Policy
-from protocols.cluster.view import Member
 from protocols.network.measures import KeepingUp
 from protocols.rounds.divergence import PIECE_BYTES
 from protocols.wire.copy_messages import CopyEnded as CopyEnded
@@ -28,6 +27,7 @@ from protocols.wire.copy_messages import UpdateRecord as UpdateRecord
 from protocols.wire.copy_messages import UpdateRequest as UpdateRequest
 from protocols.wire.fields import (
     ATTEMPT,
+    CONSTANTS,
     COUNT32,
     DIGEST,
     FENCE_NUMBER,
@@ -46,10 +46,17 @@ from protocols.wire.fields import (
     UInt,
     wire,
 )
+from protocols.wire.join_messages import CaughtUp as CaughtUp
+from protocols.wire.join_messages import Introduce as Introduce
+from protocols.wire.join_messages import Introduced as Introduced
+from protocols.wire.join_messages import JoinAborted as JoinAborted
+from protocols.wire.join_messages import JoinRequest as JoinRequest
+from protocols.wire.join_messages import LinksOpen as LinksOpen
+from protocols.wire.join_messages import OpenLinks as OpenLinks
+from protocols.wire.join_messages import StaysOutside as StaysOutside
 from protocols.wire.message import Message as Message
 
 EVERYONE = b""
-CONSTANTS_BYTES = 32  # at most, of a digest that may be missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,59 +85,6 @@ class Welcome(Message):
     scheduler: bytes = wire(NODE)
     policy: Policy = wire(Nested(Policy))
     steps: int = wire(NUMBER)
-
-
-@dataclass(frozen=True, slots=True)
-class JoinRequest(Message):
-    """Joiner to scheduler: let me in. Repeated until it is answered; repetitions by the same
-    incarnation begin no second join. `neighbours`: names of members to link to, if its user named
-    any."""
-
-    TAG: ClassVar[int] = 4
-    joiner: Member = wire(Nested(Member))
-    neighbours: tuple[str, ...] = wire(Many(Text(limits.MAX_NAME_BYTES), limits.MAX_LINKS_PER_NODE))
-
-
-@dataclass(frozen=True, slots=True)
-class Introduce(Message):
-    """Scheduler to a chosen neighbour: trust this joiner's key and expect its link."""
-
-    TAG: ClassVar[int] = 5
-    join: int = wire(NUMBER)
-    joiner: Member = wire(Nested(Member))
-
-
-@dataclass(frozen=True, slots=True)
-class Introduced(Message):
-    """Neighbour to scheduler: the joiner may dial me."""
-
-    TAG: ClassVar[int] = 6
-    join: int = wire(NUMBER)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenLinks(Message):
-    """Scheduler to joiner: open links to these members. To a member with join 0: the same."""
-
-    TAG: ClassVar[int] = 7
-    join: int = wire(NUMBER)
-    neighbours: tuple[Member, ...] = wire(Many(Nested(Member), limits.MAX_LINKS_PER_NODE))
-
-
-@dataclass(frozen=True, slots=True)
-class LinksOpen(Message):
-    """Joiner to scheduler: these links are open (at least one). `rates`: payload bytes/s that
-    arrive over each, 0 if not known. A member answers with join 0 and without rates. `constants`:
-    SHA-256 of that part of the state here which never changes while training, empty if there is
-    none or it is not known. `copied`: the joiner has copied the state beside the training, and
-    lacks only the last updates."""
-
-    TAG: ClassVar[int] = 8
-    join: int = wire(NUMBER)
-    neighbours: tuple[bytes, ...] = wire(Many(NODE, limits.MAX_LINKS_PER_NODE))
-    rates: tuple[int, ...] = wire(Many(NUMBER, limits.MAX_LINKS_PER_NODE), ())
-    constants: bytes = wire(Blob(CONSTANTS_BYTES), b"")
-    copied: bool = wire(Bool(), False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,28 +121,6 @@ class Pulled(Message):
     TAG: ClassVar[int] = 15
     join: int = wire(NUMBER)
     iteration: int = wire(ITERATION)
-
-
-@dataclass(frozen=True, slots=True)
-class CaughtUp(Message):
-    """Joiner to scheduler: I have applied an update like the members; let me in by a policy."""
-
-    TAG: ClassVar[int] = 16
-    join: int = wire(NUMBER)
-
-
-@dataclass(frozen=True, slots=True)
-class JoinAborted(Message):
-    """Flooded by the scheduler: this join is over, and members that hold an update for it go on.
-    The joiner is not to ask again for `pause_ms`. Join 0: a request that is refused at once.
-    `stands_by`: the members are faster without it."""
-
-    TAG: ClassVar[int] = 17
-    join: int = wire(NUMBER)
-    joiner: bytes = wire(NODE)
-    reason: str = wire(Text())
-    pause_ms: int = wire(COUNT32, 0)
-    stands_by: bool = wire(Bool(), False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +213,7 @@ class PullBegins(Message):
     samples: int = wire(SAMPLES)
     meta: bytes = wire(Blob(limits.MAX_STATE_META_BYTES))
     ancestors: tuple[Ancestor, ...] = wire(Many(Nested(Ancestor), limits.MAX_ANCESTORS))
-    constants: bytes = wire(Blob(CONSTANTS_BYTES), b"")
+    constants: bytes = wire(CONSTANTS, b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,6 +505,7 @@ MESSAGES: tuple[type[Message], ...] = (
     CopyEnded,
     NoSnapshot,
     ShardsHere,
+    StaysOutside,
     StripesWanted,
     StripesLearned,
 )

@@ -88,7 +88,7 @@ class CopyStore:
 
     def _log(self, iteration: int) -> None:
         """Copy an update, the memory of which is used again when the next one has been applied, and
-        say so. Memory may be short."""
+        say so; later say what its digests are. Memory may be short."""
         host = self._host
         leaves: tuple[bytes, ...] = ()
         if iteration in self._logging and not self._is_unlucky(VERY_SELDOM):
@@ -99,7 +99,9 @@ class CopyStore:
             pieces = [data[k : k + size] for k in range(0, len(data), size)]
             leaves = tuple(hashlib.sha256(p).digest() for p in pieces)
         self._logging.pop(iteration, None)
-        host.handle(events.UpdateLogged(iteration, leaves))
+        host.handle(events.UpdateCopied(iteration))
+        logged = partial(host.handle, events.UpdateLogged(iteration, leaves))
+        host.soon(host.world.compute(), logged)
 
     def _send(self, wanted: effects.SendUpdate) -> None:
         host, size, at = self._host, update_part_bytes(UPDATE_BYTES), wanted.iteration

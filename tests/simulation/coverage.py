@@ -15,7 +15,7 @@ from protocols.cluster.founding import FOUNDING_TABLE
 from protocols.cluster.life import LIFE_TABLE, LifeState
 from protocols.member.cycle_table import CYCLE_TABLE
 from protocols.member.freeze import FREEZE_TABLE
-from protocols.member.joining import JOINING_TABLE
+from protocols.member.joining_table import JOINING_TABLE
 from protocols.member.pull import PULL_TABLE
 from protocols.scheduler.fence import FENCE_TABLE
 from protocols.scheduler.join import JOIN_TABLE

@@ -449,7 +449,8 @@ class HarshWorld(World):
     def give_up(self, host: Host) -> None:
         """Drop the node of `host` and its links; the process goes on as a new incarnation."""
         if host.node is not None:
-            if host.node.was_member:
+            joining = host.node.joining
+            if host.node.was_member or (joining is not None and joining.stands_by):
                 host.spoilt, host.trained = False, True
                 past = host.node.context.past  # a late trainer lacks some of these updates
                 host.past = replace(past, iteration=host.iteration)
@@ -463,6 +464,9 @@ class HarshWorld(World):
         assert host.node is not None
         context = host.node.context
         return self.truth.earlier(context.commit, context.iteration - host.iteration)
+
+    def stands_by(self, host: Host, reason: str) -> None:
+        self.seekers[host.me.node].stands_by(reason)
 
     def join_failed(self, host: Host) -> None:
         self.seekers[host.me.node].join_failed()

@@ -271,6 +271,8 @@ class Host:
             case effects.JoinFailed(reason):
                 self.joins_failed.append(reason)
                 world.join_failed(self)
+            case effects.StandsBy(reason):
+                world.stands_by(self, reason)
             case effects.Depart(why, message):
                 world.departed(self, why if why != "error" else message)
 

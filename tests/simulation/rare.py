@@ -15,7 +15,7 @@ from protocols.cluster.stripes import OnLost
 from protocols.events import LeaveWanted
 from protocols.limits import JOIN_ANSWER_SECONDS
 from protocols.member.cycle_table import CycleState
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.scheduler.join_cost import JoinWay
 from protocols.wire import messages as m
 from tests.simulation.faults import Intensities

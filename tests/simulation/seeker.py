@@ -37,7 +37,7 @@ from protocols.cluster.life import (
     Note,
 )
 from protocols.events import LeaveWanted, YieldWanted
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from tests.simulation.world import SAMPLES
 
 if TYPE_CHECKING:
@@ -197,6 +197,10 @@ class Seeker:
     def departed(self, why: str) -> None:
         """The node's part is over."""
         self._later(partial(self._on, lambda: self.life.departed(self.host.clock(), why)))
+
+    def stands_by(self, reason: str) -> None:
+        """The node follows from outside for now."""
+        self._later(partial(self._on, lambda: self.life.follows(reason)))
 
     def join_failed(self) -> None:
         """The node's join has failed."""

@@ -59,6 +59,9 @@ FIRST_WITH_ROUNDS = 1_000_000
 ROUNDS = ("local steps", "subnets")
 # From this seed on trainers of up to two devices end for good, in each way to train.
 FIRST_WITH_ENDED_TRAINERS = 1_010_000
+# From this seed on a device follows the others from outside, in half of the histories without a
+# divided optimizer, and in half of these for a while only.
+FIRST_WITH_FOLLOWERS = 1_270_000
 # After so many seconds of calm a history ends in which a part of that state is lost for good.
 LOST_SECONDS = 20.0
 # After so many seconds faults begin although not all devices are members yet. Where many members
@@ -170,6 +173,9 @@ class Storm:
         self.world.most_delay = dice.choice((0.001, 0.01, 0.1, 0.3))
         ended = faults.stream(seed, "ended trainers")
         self._end_trainers = ended if seed >= FIRST_WITH_ENDED_TRAINERS else None
+        followers = faults.stream(seed, "followers")
+        follows = seed >= FIRST_WITH_FOLLOWERS and not self.world.stripes
+        self._followers = followers if follows and followers.random() < 0.5 else None
         self._size = size
         # Whether faults begin at once, while the devices still come together.
         self._together = dice.random() < 0.3
@@ -195,6 +201,8 @@ class Storm:
         if self._stands_by is not None:
             for _ in range(self._stands_by.randint(0, 3)):
                 world.later(self._stands_by.uniform(0.0, window), self._stand_by)
+        if self._followers is not None:
+            self._follow(self._followers, window)
         if self._end_trainers is not None:
             for _ in range(self._end_trainers.randint(1, 2)):
                 world.later(self._end_trainers.uniform(0.0, window), self._end_trainer)
@@ -418,6 +426,16 @@ class Storm:
         members = [h for h in self._running if h.node is not None and h.node.context.is_member]
         if members and self._stands_by is not None:
             self._stands_by.choice(members).stand_by()
+
+    def _follow(self, dice: random.Random, window: float) -> None:
+        """Let a device follow from outside from some moment on, in half of the histories for a
+        while. It may be a member by then, which leaves for that."""
+        who = member(dice.randint(1, self._size.nodes - 1)).node
+        begin = dice.choice((0.0, dice.uniform(0.0, window)))
+        self.world.later(begin, partial(self.world.follow, who))
+        if dice.random() < 0.5:
+            end = begin + dice.uniform(0.0, window)
+            self.world.later(end, partial(self.world.follow, who, wanted=False))
 
     def _end_trainer(self) -> None:
         """Let the trainer of a member end, so that its agent leaves."""

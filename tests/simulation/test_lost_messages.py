@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.wire import messages as m
 from tests.simulation.test_failures import cluster
 from tests.simulation.test_small_world import stop

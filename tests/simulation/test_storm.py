@@ -29,9 +29,10 @@ REPLAY = f"from tests.simulation.runs import trace; print(trace({EVENTFUL}))"
 DIVIDED = range(910_000, 910_300)  # no member keeps all of the optimizer's state
 ROUNDS = range(1_000_000, 1_000_100)  # rounds of local steps and of subnets
 ENDED = range(1_010_000, 1_010_100)  # trainers end for good
+OUTSIDE = range(1_270_000, 1_270_100)  # a device follows from outside
 LATELY = [seed for seed in ONCE_FAILED[-25:] if seed not in TAKE_LONG]
-FEW = [*range(4), *DIVIDED[:6], *ROUNDS[:4], *ENDED[:4], *LATELY, *SEARCHING]
-MANY = [*range(150), *TAKE_LONG, *DIVIDED, *ROUNDS, *ENDED, *ONCE_FAILED]
+FEW = [*range(4), *DIVIDED[:6], *ROUNDS[:4], *ENDED[:4], *OUTSIDE[:4], *LATELY, *SEARCHING]
+MANY = [*range(150), *TAKE_LONG, *DIVIDED, *ROUNDS, *ENDED, *OUTSIDE, *ONCE_FAILED]
 
 
 @pytest.mark.parametrize("seed", variants(FEW, long=MANY))

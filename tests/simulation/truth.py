@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from protocols import events, limits
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from tests.simulation.numbers import VECTOR
 
 if TYPE_CHECKING:

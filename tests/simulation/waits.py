@@ -16,6 +16,7 @@ the course of the history:
 - It is not a member, and either it reaches no member over paths that pass whole frames, or its own
   trainer or that of a member in reach does not answer. A link that a member has given up, since it
   stood still again and again, is no such path.
+- It is not a member, and its user wants it to follow from outside.
 
 A truncated frame ends its link, and each such link costs a fence, so members may take
 `BREAK_SECONDS` more for each one that ended meanwhile, and others `JOIN_BREAK_SECONDS`, because a
@@ -153,6 +154,8 @@ class Waits:
         """Return whether `host` may wait for longer, for a reason that the module names."""
         world = self._world
         if host.asleep:
+            return True
+        if host.me.node in world.outside and not host.is_member:
             return True
         present = [h for h in world.hosts.values() if h.gone is None]
         if world.on_lost is OnLost.WAIT and any(lost_stripes(h) for h in present):

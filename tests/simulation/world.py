@@ -99,6 +99,7 @@ class World:
         self.rotate_every = 0  # steps after which the role rotates; 0: never
         self.join_way = JoinWay.PAUSE  # how joiners copy the state
         self.memory_is_short = False  # whether now and then a device cannot keep copies for them
+        self.outside: dict[bytes, None] = {}  # devices that are to follow, and not to enter
         self.joins_end = False  # a host whose join has failed gives up
         self.lose: Callable[[Host, Host, Message], bool] = lambda _sender, _receiver, _message: (
             False
@@ -290,6 +291,8 @@ class World:
             config = replace(config, update_bytes=UPDATE_BYTES, join_way=self.join_way)
         if self.ways is not None:
             config = replace(config, window=self.ways.window)
+        if who.node in self.outside:
+            config = replace(config, follows=True)
         if self.stripes:
             config = replace(
                 config,
@@ -350,6 +353,19 @@ class World:
         return host
 
     # --- what hosts tell ----------------------------------------------------------------------
+
+    def follow(self, node: bytes, *, wanted: bool = True) -> None:
+        """Have the user of a device want it to follow from outside, or to take part again."""
+        self.outside.pop(node, None)
+        if wanted:
+            self.outside[node] = None
+        host = self.hosts.get(node)
+        if host is not None and host.node is not None:
+            config = replace(host.node.context.config, follows=wanted)
+            host.node.context.config = config
+
+    def stands_by(self, host: Host, reason: str) -> None:
+        """`host` follows from outside for now."""
 
     def join_failed(self, host: Host) -> None:
         """The join of `host` has failed."""

@@ -77,7 +77,8 @@ def test_a_pull_by_the_fastest_source_waits_for_it_and_asks_nobody_else(tmp_path
     assert not seen.exists()
     began(b"b")
     assert "asked" in json.loads(seen.read_text())
-    pull.manifest(b"a", tuple(bytes([k]) * 32 for k in range(4)))
+    for source in (b"a", b"c"):
+        pull.manifest(source, tuple(bytes([k]) * 32 for k in range(4)))
     effects: list[Any] = []
     for k in range(4):
         assert pull.expects(b"b", k)

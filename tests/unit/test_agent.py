@@ -26,7 +26,6 @@ from edgeagent.trace import read_trace
 from edgeagent.transport.api import Standing
 from edgeagent.transport.identity import renew_identity
 from protocols import effects, events
-from protocols.cluster.life import LifeState
 from protocols.member import cycle
 from protocols.member.node import Node
 from tests.simulation.replay import replay
@@ -398,7 +397,7 @@ def test_a_trainer_for_which_the_device_was_let_go_has_had_its_time(
     hung = SimpleNamespace(
         shell=None,
         observer=SimpleNamespace(compute_seconds=0.0),
-        _life=SimpleNamespace(state=LifeState.HUNG),
+        _life=SimpleNamespace(is_hung=True),
     )
     assert Agent._answer_seconds(cast("Agent", hung)) == 0.01
 

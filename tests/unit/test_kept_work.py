@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -78,6 +79,8 @@ def test_who_has_no_links_yet_is_not_there() -> None:
     coming = [join(1, JoinState.INTRODUCING), join(2, JoinState.LINKING)]
     assert present(node(*coming, members=2)) == Present(2, 0, False)
     assert present(node(members=2, leads=False)) == Present(2, 0, False)
+    outside = replace(join(3, JoinState.COPYING), outside="its link is slow")
+    assert present(node(outside, BEGINS)) == Present(1, 1, False), "it is not to enter"
 
 
 def in_loop(body: Any) -> None:

@@ -15,7 +15,7 @@ from protocols import limits
 from protocols.cluster import life
 from protocols.cluster.ancestry import NOTHING, Ancestor, Past
 from protocols.cluster.life import LifeState
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 
 if TYPE_CHECKING:
     import pytest

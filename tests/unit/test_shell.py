@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 from edgeagent import handover
 from edgeagent.errors import EdgeAgentError
 from edgeagent.network import member_of
 from edgeagent.shell.rounds import FOLLOW_STILL_SECONDS
+from edgeagent.shell.trainer_side import OwnState
 from edgeagent.transport.complaints import LimitedLog
 from protocols import effects, events, limits
+from protocols.cluster.ancestry import NOTHING
 from protocols.cluster.view import Member
 from protocols.errors import RemoteProtocolError
 from protocols.member.pull import Pull
@@ -357,6 +360,21 @@ def test_a_member_that_is_let_go_at_a_boundary_has_the_state_and_history_of_that
         assert (own.past, own.commit) == (node.context.past, node.context.commit)
         assert own.past.iteration == second.trainer.iteration
         assert shell._config.constants == b"of the cluster"
+
+    in_world(body)
+
+
+def test_nobody_goes_on_from_a_state_that_the_others_have_refuted() -> None:
+    async def body(world: World) -> None:
+        first, _ = await world.cluster(2)
+        own, trainer = OwnState(NOTHING, b""), first.shell.trainer
+        node = SimpleNamespace(was_member=False, joining=SimpleNamespace(is_refuted=True))
+        hub = SimpleNamespace(node=node)
+        with patch.object(trainer, "_hub", hub), patch.object(trainer, "own_state", own):
+            trainer.note_own_state()
+            assert trainer.own_state is None
+        first.gone = "cut"
+        first.shell.node = None
 
     in_world(body)
 

@@ -10,7 +10,7 @@ import pytest
 from edgeagent.local.waits import LET_IN, LET_IN_SECONDS, Waits
 from edgeagent.planner.shares import STEPS_OF_ALL, ShareRule
 from edgeagent.planner.work_cost import WorkCost
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.network.heartbeats import Heartbeats
 from protocols.network.measures import KeepingUp
 from protocols.wire import messages as m

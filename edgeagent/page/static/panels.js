@@ -176,7 +176,10 @@ export function times({ times: rows }) {
 /** Joins under way: this device's own, and those that the scheduler knows of. */
 export function joins({ status }) {
   const all = status.pending.map((change) => ({
-    title: `${change.kind === "scale-out" ? "Join" : "Leave"} of ${change.node}: ${change.phase}`,
+    title:
+      change.kind === "standby"
+        ? `${change.node} ${change.phase}`
+        : `${change.kind === "scale-out" ? "Join" : "Leave"} of ${change.node}: ${change.phase}`,
     pull: change.pull,
   }));
   if (status.joining) all.unshift({ title: "This device copies the training state", pull: status.joining });

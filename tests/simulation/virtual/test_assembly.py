@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from protocols import limits
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.scheduler.join_cost import JoinWay
 from tests.simulation.virtual import network
 from tests.simulation.virtual.loop import VirtualLoop

@@ -9,7 +9,7 @@ import pytest
 from edgeagent.dataplane import snapshot
 from protocols.errors import RemoteProtocolError
 from protocols.member import pull
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.rounds.control_word import EMPTY
 from protocols.scheduler.join_cost import JoinWay
 from protocols.wire.bulk import BulkHeader, BulkKind

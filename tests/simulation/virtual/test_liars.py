@@ -37,9 +37,9 @@ MUTATIONS: dict[str, Planted] = {
     "anybody_orders": partial(patch.object, fenced, "may_order", lambda *_: True),
 }
 FOUND = {
-    "words_unchecked": 62,
-    "order_unchecked": 48,
-    "checksums_unchecked": 78,
+    "words_unchecked": 63,
+    "order_unchecked": 49,
+    "checksums_unchecked": 241,
     "anybody_orders": 26,
 }
 

@@ -80,6 +80,7 @@ class Host:
             self.trainer.receive,
             self._departed,
             self._join_failed,
+            lambda _reason: None,
             self.tokens.append,
             world.spawn,
         )

@@ -24,7 +24,7 @@ class FakeAgent:
 
     def __init__(self, *, alone: bool = False, departs: str = "", joins: bool = False) -> None:
         context = SimpleNamespace(is_alone=alone, departs=departs)
-        under_way = SimpleNamespace(open={1: "a join"} if joins else {})
+        under_way = SimpleNamespace(open={1: SimpleNamespace(outside="")} if joins else {})
         negotiator = SimpleNamespace(joins=under_way)
         node = SimpleNamespace(over=False, context=context, negotiator=negotiator)
         self.shell = SimpleNamespace(node=node, trainer=self)

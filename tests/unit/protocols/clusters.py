@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from protocols.cluster.stripes import OnLost
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.scheduler.join_cost import JoinWay
 from tests.simulation.world import Host, World
 

@@ -10,9 +10,17 @@ import pytest
 
 from protocols import limits
 from protocols.cluster.policy import Pull as PullPlan
-from protocols.effects import Apply, DropSnapshot, DropUpdates, LogUpdate, SendUpdate, TakeSnapshot
+from protocols.effects import (
+    Apply,
+    DropSnapshot,
+    DropUpdates,
+    LogUpdate,
+    Report,
+    SendUpdate,
+    TakeSnapshot,
+)
 from protocols.errors import RemoteProtocolError
-from protocols.events import Applied, SnapshotTaken, UpdateArrived, UpdateLogged
+from protocols.events import Applied, SnapshotTaken, UpdateArrived, UpdateCopied, UpdateLogged
 from protocols.member.copies import Copies, update_parts
 from protocols.member.copying import Copying
 from protocols.member.pull import Spared
@@ -29,7 +37,7 @@ from tests.unit.protocols.clusters import node_of
 if TYPE_CHECKING:
     from protocols.member.context import Context
 
-A, B, C = (member(k).node for k in (1, 2, 3))
+A, B, C, D = (member(k).node for k in (1, 2, 3, 4))
 PARTS = update_parts(UPDATE_BYTES)
 BEGINS = m.PullBegins(7, 5, 1, 1, bytes(32), 0, b"meta 5", ())
 
@@ -50,17 +58,23 @@ def record(iteration: int, content: bytes = b"x", *, stop: bool = False) -> m.Up
 
 
 class Joiner:
-    """A joiner that copies from `A` and `B`, and why it has failed."""
+    """A joiner that copies from `A` and `B`, or other sources, and why it has failed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *sources: bytes) -> None:
         self.failed: list[str] = []
         self.context = context()
-        self.copying = Copying(self.context, BEGINS, (A, B), offer, self.failed.append)
+        self._sources = sources or (A, B)
+        self.copying = Copying(self.context, BEGINS, self._sources, offer, self.failed.append)
+
+    def wrong(self) -> list[str]:
+        """Return the names of the sources that were told to be wrong."""
+        told = [e for e in self.context.effects if isinstance(e, Report)]
+        return [e.values["node"] for e in told if e.event == "wrong_source"]
 
     def fetch(self, iteration: int, *, wrong: bool = False) -> None:
         """Deliver every part of an update that was asked for, from whoever was asked."""
         for part, digest in enumerate(digests()):
-            for source in (A, B):
+            for source in self._sources:
                 if self.copying.expects(source, iteration, part):
                     said = bytes(32) if wrong else digest
                     self.copying.arrived(UpdateArrived(source, iteration, part, said))
@@ -182,6 +196,38 @@ def test_sources_that_disagree_end_the_join() -> None:
     assert not joiner.failed
     joiner.copying.record(B, record(5, b"y"))
     assert "different updates of iteration 5" in joiner.failed[0]
+
+
+def test_two_sources_are_believed_against_a_third() -> None:
+    joiner = Joiner(A, B, D)
+    joiner.copying.began(D)
+    joiner.copying.complete()
+    joiner.copying.record(A, record(5, b"y"))
+    assert joiner.copying.expects(A, 5, 0)
+    joiner.copying.record(B, record(5))
+    assert not joiner.copying.expects(A, 5, 0), "nobody knows yet who is wrong"
+    joiner.copying.record(B, record(5))
+    joiner.copying.record(D, record(5))
+    assert joiner.wrong() == [joiner.context.name(A)]
+    joiner.fetch(5)
+    assert joiner.applied() == [5]
+    assert not joiner.failed
+
+
+def test_two_that_differ_and_are_left_end_the_join() -> None:
+    joiner = Joiner(A, B, D)
+    joiner.copying.began(D)
+    joiner.copying.record(A, record(5, b"y"))
+    joiner.copying.record(B, record(5))
+    assert not joiner.failed
+    joiner.copying.lost(D)
+    assert "different updates of iteration 5" in joiner.failed[0]
+    joiner = Joiner(A, B, D)
+    joiner.copying.began(D)
+    joiner.copying.record(A, record(5, b"y"))
+    joiner.copying.record(B, record(5))
+    joiner.copying.lost(A)
+    assert joiner.copying.expects(B, 5, 0)
 
 
 def test_parts_that_match_nowhere_end_the_join() -> None:
@@ -321,8 +367,9 @@ def test_an_update_waits_until_the_one_before_is_copied() -> None:
     copies.applying(5, b"", 1, bytes(32))
     assert not waits(5), "the trainer may read what is being copied"
     assert waits(6)
+    copies.copied(UpdateCopied(5))
+    assert not waits(6), "nobody waits for digests"
     copies.logged(UpdateLogged(5, digests()))
-    assert not waits(6)
     copies.applying(6, b"", 1, bytes(32))
     assert waits(7)
     copies.end(1)
@@ -394,6 +441,9 @@ def test_a_joiner_that_keeps_up_frees_updates_although_the_next_is_not_made_yet(
     copies.taken(SnapshotTaken(5, True))
     copies.applying(5, b"", 1, bytes(32))
     copies.update_wanted(A, m.UpdateRequest(1, 900, 900, ()))
+    assert source.kinds(DropUpdates) == 0, "it may have another one, and has to hear of this one"
+    copies.logged(UpdateLogged(5, digests()))
+    copies.update_wanted(A, m.UpdateRequest(1, 900, 900, ()))
     assert [e.before for e in source.context.effects if isinstance(e, DropUpdates)] == [6]
 
 
@@ -428,3 +478,97 @@ def test_what_nobody_asks_for_is_not_kept_for_ever() -> None:
     copies.tick(source.context.now + limits.COPY_IDLE_SECONDS)
     assert 1 not in copies
     assert source.kinds(DropSnapshot) == 1
+
+
+def test_what_the_others_have_made_again_ends_the_join() -> None:
+    """A source that was lost had shipped an update, and the others have made another one."""
+    joiner = Joiner(A, B, D)
+    for source in (B, D):
+        joiner.copying.began(source)
+    joiner.copying.complete()
+    joiner.copying.record(A, record(5, b"x"))
+    joiner.fetch(5)
+    assert joiner.applied() == [5]
+    joiner.copying.lost(A)
+    joiner.copying.record(B, record(5, b"again"))
+    assert joiner.failed == ["the others have made iteration 5 again"]
+    assert not joiner.copying.has_state, "nobody goes on from that state"
+
+
+def test_who_contradicts_later_what_two_have_said_is_wrong() -> None:
+    joiner = Joiner(A, B, D)
+    joiner.copying.complete()
+    joiner.copying.record(A, record(5))
+    joiner.copying.record(B, record(5))
+    joiner.fetch(5)
+    joiner.copying.record(D, record(5, b"y"))
+    assert joiner.wrong() == [joiner.context.name(D)]
+    joiner.copying.record(D, record(6, b"y"))
+    assert not joiner.copying.expects(D, 6, 0)
+    assert not joiner.failed
+
+
+def test_what_a_lost_source_has_said_counts_no_more() -> None:
+    joiner = Joiner(A, B, D)
+    for source in (B, D):
+        joiner.copying.began(source)
+    joiner.copying.complete()
+    joiner.copying.record(A, record(5, b"y"))
+    assert joiner.copying.expects(A, 5, 0)
+    joiner.copying.lost(A)
+    joiner.copying.record(B, record(5))
+    assert joiner.copying.expects(B, 5, 0), "B and the lost one are no tie"
+    joiner.copying.record(D, record(5))
+    joiner.fetch(5)
+    assert joiner.applied() == [5]
+    assert not joiner.failed
+
+
+def test_a_source_that_has_sent_a_wrong_part_is_asked_for_no_other_update() -> None:
+    joiner = Joiner()
+    joiner.copying.complete()
+    for source in (A, B):
+        for iteration in (5, 6):
+            joiner.copying.record(source, record(iteration))
+    for iteration in (5, 6):
+        part = next(k for k in range(PARTS) if joiner.copying.expects(A, iteration, k))
+        joiner.copying.arrived(UpdateArrived(A, iteration, part, bytes(32)))
+    assert joiner.wrong() == [joiner.context.name(A)], "it is told once"
+    for _ in range(3):
+        joiner.fetch(5)
+    joiner.copying.record(A, record(7))
+    assert not any(joiner.copying.expects(A, 7, k) for k in range(PARTS))
+    joiner.copying.record(B, record(7))
+    assert joiner.copying.expects(B, 7, 0)
+    assert joiner.applied() == [5]
+    assert not joiner.wrong()
+
+
+def test_two_that_say_different_things_are_both_wrong_against_two_others() -> None:
+    joiner = Joiner(A, B, C, D)
+    for source in (A, B, C, D):
+        joiner.copying.began(source)
+    joiner.copying.complete()
+    for source, content in ((C, b"y"), (D, b"z"), (A, b"x"), (B, b"x")):
+        joiner.copying.record(source, record(5, content))
+    assert joiner.wrong() == [joiner.context.name(C), joiner.context.name(D)]
+    joiner.fetch(5)
+    assert joiner.applied() == [5]
+
+
+def test_the_history_of_what_was_copied() -> None:
+    joiner = Joiner()
+    copying = joiner.copying
+    copying.complete()
+    copying.record(A, record(5))
+    copying.record(B, record(5))
+    joiner.fetch(5)
+    past, meta, commit = copying.own
+    assert (past.iteration, meta, commit) == (5, BEGINS.meta, BEGINS.commit), "it is not applied"
+    copying.applied(Applied(5, b"meta 6"))
+    past, meta, commit = copying.own
+    assert (past.iteration, meta, commit) == (6, b"meta 6", record(5).commit)
+    copying.stop_at(6)
+    joiner.context.iteration, joiner.context.meta = 7, b"meta 7"
+    assert copying.own[0].iteration == 7, "the rounds have taken over"
+    assert copying.own[1] == b"meta 7"

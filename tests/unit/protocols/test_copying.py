@@ -16,7 +16,7 @@ from protocols.cluster.policy import Pull
 from protocols.effects import DropUpdates
 from protocols.errors import RemoteProtocolError
 from protocols.events import UpdateArrived
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m
 from tests.simulation.copies import UPDATE_BYTES
@@ -50,6 +50,19 @@ def copying(
     joiner = world.join(9, hosts[0])
     reach(world, joiner, JoiningState.COPYING)
     return world, hosts, joiner
+
+
+@each_seed
+def test_a_source_that_is_lost_before_the_copy_begins_is_done_without(seed: int) -> None:
+    world, hosts = cluster(seed, beside=True)
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, JoiningState.WAITING)
+    policies = node_of(hosts[2]).context.policies
+    world.run(lambda: bool(policies[max(policies)].pulls))
+    assert hosts[1].me.node in policies[max(policies)].pulls[0].sources
+    world.cut(joiner, hosts[1])
+    enter(world, joiner)
+    go_on(world)
 
 
 def copy_of(host: Host) -> Copying:

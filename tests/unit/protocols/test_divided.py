@@ -358,10 +358,13 @@ def test_who_leaves_without_a_trainer_and_owes_slots_goes_at_once() -> None:
     hosts.append(world.join(2, hosts[0]))
     enter(world, hosts[-1])
     world.lose = lambda _s, _r, message: isinstance(message, m.StripesWanted)
-    holding = CycleState.HOLDING
-    world.run(lambda: any(node_of(h).cycle.state is holding for h in hosts))
-    lender = next(h for h in hosts if node_of(h).cycle.state is holding)
-    assert node_of(lender).cycle.learning.owes
+
+    def owes(host: Host) -> bool:
+        cycle = node_of(host).cycle
+        return cycle.state is CycleState.HOLDING and bool(cycle.learning.owes)
+
+    world.run(lambda: any(owes(host) for host in hosts))
+    lender = next(host for host in hosts if owes(host))
     lender.lose_trainer()
     begun = world.now
     lender.handle(events.LeaveWanted())

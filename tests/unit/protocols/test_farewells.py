@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocols import effects, events, limits
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m
 from tests.simulation.world import member

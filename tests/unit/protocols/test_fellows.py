@@ -11,7 +11,7 @@ from protocols import limits
 from protocols.effects import Dial, SendShards
 from protocols.errors import RemoteProtocolError
 from protocols.member.fellows import MOST_FELLOWS, _nearest
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.member.pull import AskManifest, AskShards, Pull, PullDone, PullState
 from protocols.member.shard_sizes import common_shard_size, shard_count
 from protocols.network.link_end import LinkEnd

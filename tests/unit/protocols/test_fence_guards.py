@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocols import events, limits
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.wire import messages as m
 from tests.simulation.world import World
 from tests.unit.protocols.clusters import (

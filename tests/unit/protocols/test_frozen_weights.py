@@ -10,7 +10,7 @@ import pytest
 
 from protocols.errors import RemoteProtocolError
 from protocols.events import OwnShardsHashed
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.scheduler.join_cost import JoinCost
 from protocols.wire.messages import ManifestRequest
 from tests.simulation.numbers import CONSTANT_BYTES

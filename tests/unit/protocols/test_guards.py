@@ -17,7 +17,7 @@ from protocols.errors import RemoteProtocolError
 from protocols.member.copies import Copies
 from protocols.member.cycle import Cycle
 from protocols.member.cycle_table import CycleState
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.member.mail import Mail
 from protocols.member.shard_sizes import (
     LARGEST_SHARD_BYTES,

@@ -12,7 +12,7 @@ from protocols import events, limits
 from protocols.events import LeaveWanted, ShardArrived
 from protocols.member.context import _not_known
 from protocols.member.cycle_table import CycleState
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.network.link_end import LinkEnd
 from protocols.wire import messages as m
 from tests.simulation.world import Host, World

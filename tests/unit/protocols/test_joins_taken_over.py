@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from edgeagent.planner.standard import StandardPlanner
 from protocols.cluster.policy import Policy, Pull
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.scheduler.join import JoinState
 from protocols.scheduler.joins import STARTED_AGAIN, UNKNOWN
 from protocols.scheduler.negotiator import Negotiator

@@ -8,7 +8,7 @@ import pytest
 
 from protocols import limits
 from protocols.events import LeaveWanted
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.scheduler.join_cost import Pace
 from tests.simulation import streaming
 from tests.simulation.host import Host

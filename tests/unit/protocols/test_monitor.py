@@ -12,7 +12,7 @@ from edgeagent.planner.standard import StandardPlanner
 from protocols import limits
 from protocols.effects import Effect, Probe, Report, Send
 from protocols.events import Incoming, LinkDown, LinkUp, Measured, Received
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.member.node import Node
 from protocols.network import monitor
 from protocols.network.heartbeats import Heartbeats

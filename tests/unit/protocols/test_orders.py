@@ -15,7 +15,7 @@ from protocols import limits
 from protocols.cluster.election import Election
 from protocols.cluster.policy import Electorate, Policy
 from protocols.errors import RemoteProtocolError
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.member.orders import may_order
 from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, go_on, node_of, policy_of

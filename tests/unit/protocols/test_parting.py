@@ -21,7 +21,7 @@ from protocols.events import (
     Tick,
 )
 from protocols.member.cycle_table import CycleState
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.network.link_end import LinkEnd
 from protocols.rounds.control_word import ControlWord
 from protocols.scheduler.fence import FenceState

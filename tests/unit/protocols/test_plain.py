@@ -49,6 +49,7 @@ EVENTS: tuple[events.Event, ...] = (
     events.ManifestReady(b"n", 7, (b"a", b"b")),
     events.OwnShardsHashed(7, (b"a", b"b")),
     events.SnapshotTaken(3, True),
+    events.UpdateCopied(3),
     events.UpdateLogged(3, (b"a", b"b")),
     events.UpdateArrived(b"n", 3, 1, b"digest", None),
     events.UpdateArrived(b"n", 3, 1, b"digest", 1e9),

@@ -25,6 +25,7 @@ from protocols.member.pull import (
     PullFailed,
     PullState,
     Spared,
+    WasWrong,
 )
 from protocols.scheduler.planning import Offer
 
@@ -71,19 +72,26 @@ def asked(effects: list[PullEffect], source: bytes) -> tuple[int, ...]:
 # --- one step at a time ---------------------------------------------------------------------------
 
 
-def test_sources_share_the_work_and_one_gives_the_manifest() -> None:
+def test_sources_share_the_work_and_two_give_the_manifest() -> None:
+    pull = pull_from(A, B, C)
+    assert pull.manifest(A, leaves(4)) == []  # nobody was asked for it
+    assert pull.began(B)[0] == AskManifest(B)
+    assert pull.began(A)[0] == AskManifest(A)
+    assert not any(isinstance(e, AskManifest) for e in pull.began(C))
     pull = pull_from(A, B)
     assert pull.began(B) == [AskManifest(B), AskShards(B, (2, 3))]
-    assert pull.began(A) == [AskShards(A, (0,))]
+    assert pull.began(A) == [AskManifest(A), AskShards(A, (0,))]
     assert pull.expects(A, 0)
     assert not pull.expects(B, 0)
-    assert pull.manifest(A, leaves(4)) == []  # this source was not asked for the manifest
+    assert pull.manifest(C, leaves(4)) == []  # this source was not asked for the manifest
     assert pull.manifest(B, leaves(4)) == []
     assert pull.shard(B, 2, right(2)) == [AskShards(B, (1,))]
     assert pull.shard(A, 0, right(0)) == []
     assert pull.verified == {2: B, 0: A}
     assert pull.shard(B, 3, right(3)) == []
-    assert pull.shard(B, 1, right(1)) == [PullDone()]
+    assert pull.shard(B, 1, right(1)) == []
+    assert pull.awaited == {}, "nobody is given up because it takes long to hash its state"
+    assert pull.manifest(A, leaves(4)) == [PullDone()]
     assert pull.state is PullState.DONE
     assert pull.lost(A) == []
 
@@ -108,7 +116,8 @@ def test_a_shard_that_does_not_match_is_asked_for_elsewhere() -> None:
     pull.began(A)
     pull.began(B)
     pull.manifest(A, leaves(2))
-    assert pull.shard(A, 0, b"wrong") == [AskShards(B, (0,))]
+    pull.manifest(B, leaves(2))
+    assert pull.shard(A, 0, b"wrong") == [WasWrong(A), AskShards(B, (0,))]
     assert not pull.verified
     assert pull.shard(B, 0, right(0)) == []
     assert pull.shard(B, 1, right(1)) == [PullDone()]
@@ -121,8 +130,10 @@ def test_a_shard_that_matches_nowhere_fails_the_pull() -> None:
     pull.began(B)
     pull.manifest(A, leaves(2))
     pull.shard(A, 0, b"wrong")
-    failed = pull.shard(B, 0, b"wrong")
-    assert failed == [PullFailed("shard 0 matches its digest from no source")]
+    effects = pull.shard(B, 0, b"wrong too")
+    assert not any(isinstance(e, PullFailed) for e in effects), "a manifest is still to come"
+    failed = pull.manifest(B, leaves(2))
+    assert failed[-1] == PullFailed("shard 0 matches its digest from no source")
     assert pull.state is PullState.FAILED
 
 
@@ -144,7 +155,7 @@ def test_the_other_source_of_a_bad_shard_may_begin_later() -> None:
     pull.began(A)
     pull.manifest(A, leaves(2))
     assert pull.shard(A, 0, b"wrong") == [AskShards(A, (1,))]  # the others may never begin
-    assert pull.began(B) == [AskShards(B, (0,))]
+    assert pull.began(B) == [AskManifest(B), AskShards(B, (0,))]
 
 
 def test_a_shard_fails_the_pull_when_those_who_have_not_tried_it_are_lost() -> None:
@@ -171,6 +182,7 @@ def test_a_lost_source_hands_over_only_what_is_not_here() -> None:
     pull = pull_from(A, B, C, shards=12)
     wanted = {s: asked(pull.began(s), s) for s in (A, B, C)}
     pull.manifest(A, leaves(12))
+    pull.manifest(B, leaves(12))
     first, second = wanted[B]
     pull.shard(B, first, right(first))
     assert not asked(pull.lost(B), A)  # it still has enough to send
@@ -189,15 +201,15 @@ def test_another_source_gives_the_manifest_when_its_giver_is_lost() -> None:
     pull = pull_from(A, B, shards=2)
     pull.began(A)
     pull.began(B)
-    assert pull.lost(A) == [AskManifest(B), AskShards(B, (0,))]
+    assert pull.lost(A) == [AskShards(B, (0,))], "it was asked for the manifest before"
     assert pull.manifest(B, leaves(2)) == []
 
 
-def test_only_one_of_those_that_are_left_is_asked_for_the_manifest() -> None:
+def test_another_one_is_asked_for_the_manifest_in_place_of_one_that_is_lost() -> None:
     pull = pull_from(A, B, C)
     for source in (A, B, C):
         pull.began(source)
-    assert [e for e in pull.lost(A) if isinstance(e, AskManifest)] == [AskManifest(B)]
+    assert [e for e in pull.lost(A) if isinstance(e, AskManifest)] == [AskManifest(C)]
 
 
 def test_the_next_source_to_begin_gives_it_when_nobody_else_is_ready() -> None:
@@ -287,6 +299,7 @@ def test_what_differs_here_is_asked_for_after_all() -> None:
     assert pull.spared == 0
     effects = pull.manifest(A, leaves(4))
     assert effects[0] == Spared((0,))
+    pull.manifest(B, leaves(4))
     assert sorted(asked(effects, A) + asked(effects, B)) == [1, 2]
     for source, shard in ((A, 1), (B, 2)):
         last = pull.shard(source, shard, right(shard))
@@ -328,7 +341,8 @@ def test_a_manifest_that_lies_about_what_is_here_fails_the_pull() -> None:
     (other,) = [s for s in (A, B) if s != source]
     pull.shard(A if pull.expects(A, 1) else B, 1, right(1))
     assert asked(pull.shard(source, 0, right(0)), other) == (0,)
-    failed = pull.shard(other, 0, right(0))
+    pull.shard(other, 0, right(0))
+    failed = pull.manifest(B, leaves(2))
     assert failed == [PullFailed("shard 0 matches its digest from no source")]
 
 
@@ -337,10 +351,12 @@ def test_a_manifest_that_lies_about_what_is_here_fails_the_pull() -> None:
 
 @dataclass
 class Source:
-    """A member that is asked: corrupts the shards in `bad`, dies after `answers` answers."""
+    """A member that is asked: corrupts the shards in `bad`, dies after `answers` answers. Its
+    manifest is of what it sends if it `lies`, and otherwise right."""
 
     bad: set[int]
     answers: int
+    lies: bool = False
     queue: list[int | None] = field(default_factory=list)  # None: the manifest
 
 
@@ -373,6 +389,8 @@ class World:
                     self.sources[source].queue += shards
                 case Spared(shards):
                     assert not set(shards) & {k for _, k in self.sent}
+                case WasWrong(source):
+                    assert self.sources[source].bad, "an honest source was blamed"
                 case PullDone() | PullFailed():
                     self.ends.append(effect)
 
@@ -402,12 +420,13 @@ class World:
 
     def answer(self, name: bytes, source: Source) -> None:
         wanted = source.queue.pop(self.chance.randrange(len(source.queue)))
+        wrong = {k: b"corrupt" + name for k in source.bad}
         if wanted is None:
-            self.follow(self.pull.manifest(name, leaves(self.shards)[self.first :]))
+            told = [wrong.get(k, right(k)) if source.lies else right(k) for k in range(self.shards)]
+            self.follow(self.pull.manifest(name, tuple(told)[self.first :]))
         elif self.pull.expects(name, wanted):
             self.sent.append((name, wanted))
-            digest = b"corrupt" if wanted in source.bad else right(wanted)
-            self.follow(self.pull.shard(name, wanted, digest))
+            self.follow(self.pull.shard(name, wanted, wrong.get(wanted, right(wanted))))
 
 
 def play(shards: int, sources: dict[bytes, Source], chance: random.Random) -> World:
@@ -460,6 +479,28 @@ def test_an_honest_source_that_stays_is_enough(
     shards, sources = cast
     sources[node(9)] = Source(set(), 1000)
     assert play(shards, sources, chance).pull.state is PullState.DONE
+
+
+@given(casts(), st.booleans(), st.randoms(use_true_random=False))
+def test_two_honest_sources_are_right_against_one_whose_manifest_lies(
+    cast: tuple[int, dict[bytes, Source]], begins_first: bool, chance: random.Random
+) -> None:
+    """What it has sent itself is found out, too, because its manifest is compared."""
+    shards, _ = cast
+    liar = Source({*chance.sample(range(shards), 1)}, 1000, lies=True)
+    honest = {node(k): Source(set(), 1000) for k in (8, 9)}
+    sources = {node(1): liar, **honest} if begins_first else {**honest, node(1): liar}
+    own = chance.randrange(shards)
+    pull = Pull(shards, 16, tuple(sources), no_rate, evenly, own)
+    had = tuple(right(k) for k in range(own))
+    world = World(pull, shards, sources, chance, own=had)
+    for name in sources:  # a copy that ends before the second source has begun believes the first
+        world.begun.add(name)
+        world.follow(pull.began(name))
+    while world.step():
+        pass
+    assert pull.state is PullState.DONE
+    assert not any(k in liar.bad for k, giver in pull.verified.items() if giver == node(1))
 
 
 @given(st.integers(1, 30), st.integers(1, 4), st.randoms(use_true_random=False))

@@ -14,7 +14,7 @@ from protocols import effects, events
 from protocols.cluster.policy import Policy
 from protocols.cluster.view import make_view
 from protocols.member.cycle_table import CycleState
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.network.link_end import LinkEnd
 from protocols.rounds import control_word
 from protocols.rounds.control_word import ControlWord

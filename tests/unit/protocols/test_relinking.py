@@ -130,7 +130,7 @@ def test_a_link_that_stands_still_again_and_again_is_given_up() -> None:
 
 
 def test_links_that_stand_still_seldom_are_not_given_up() -> None:
-    world, hosts = cluster(0)
+    world, hosts = cluster(1)
     for _ in range(2 * limits.MOST_STALLS):
         assert lose(world, hosts[0], hosts[1], LinkEnd.STALLED)
         dials(world, hosts[0], LinkUp(hosts[1].me))

@@ -10,7 +10,7 @@ from protocols import effects, events
 from protocols.cluster.policy import Pull
 from protocols.cluster.view import edge, make_view
 from protocols.member.cycle_table import CycleState
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from protocols.member.orders import may_store
 from protocols.wire import messages as m
 from tests.simulation.world import World

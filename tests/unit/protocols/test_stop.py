@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from protocols.events import LeaveWanted
-from protocols.member.joining import JoiningState
+from protocols.member.joining_table import JoiningState
 from tests.simulation.world import Host, World, expected_state
 from tests.unit.protocols.clusters import ENDLESS, cluster, line, node_of, reach
 from tests.variants import variants
