@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from edgeagent.cli import main
 from edgeagent.dataplane.reduce import Reducer
-from edgeagent.shell import Shell
+from edgeagent.shell import Shell, pulls
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
@@ -50,9 +50,20 @@ def floods(message: m.Message) -> None:
     patch.object(Shell, "_ping", lie).start()
 
 
+def serves_zeros() -> None:
+    """Have this agent send zeros in the place of the shards of its state."""
+    honest = pulls.shard_view
+
+    def lie(*of: Any) -> memoryview:
+        return memoryview(bytes(len(honest(*of))))
+
+    patch.object(pulls, "shard_view", lie).start()
+
+
 LIES: dict[str, Callable[[], None]] = {
     "buffers": lambda: contributes(lambda word: replace(word, agree=False)),
     "bitmap": lambda: contributes(lambda word: replace(word, gradient_bitmap=b"\xff" * 9)),
+    "shards": serves_zeros,
     "term": lambda: floods(m.Fence(HUGE_TERM, 1)),
 }
 
