@@ -311,12 +311,14 @@ def _divided(node: Node, policy: Policy) -> DividedStatus | None:
     if not stripes:
         return None
     names = [member.name for member in policy.view.members]
-    lost = node.recovery.missing_holders
+    lost, name = node.recovery.missing_holders, node.context.name
+    fatal = [[name(n) for n in nodes] for nodes in node.recovery.smallest_losses if nodes]
     return DividedStatus(
         parts=len(stripes),
         copies=node.context.config.copies,
-        survives=node.recovery.survives,
+        survives=max(0, len(fatal[0]) - 1) if fatal else 0,
+        fatal=fatal,
         learning=len({k for stripe in stripes for k in stripe.learners}),
         held={name: len(held_by(stripes, k)) for k, name in enumerate(names)},
-        missing=[node.context.name(n) for n in lost],
+        missing=[name(n) for n in lost],
     )

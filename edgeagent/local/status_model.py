@@ -149,15 +149,17 @@ class DividedStatus(TypedDict):
     """The optimizer's state where it is divided (`--shard-optimizer`).
 
     It consists of `parts`, each of which is on one member and on `copies` others if all is well.
-    `survives` is how many members can be lost at once, whichever they are, and `learning` on how
-    many members parts are being copied. `held` has the names of members and how many parts each
-    has. `missing` are the members without which the others cannot go on, because they alone had
-    some part.
+    `survives` is how many members can be lost at once, whichever they are, and `fatal` has the
+    names of the members that must not be lost together: all sets of one member more with which a
+    part would be lost. `learning` is on how many members parts are being copied. `held` has the
+    names of members and how many parts each has. `missing` are the members without which the
+    others cannot go on, because they alone had some part.
     """
 
     parts: int
     copies: int
     survives: int
+    fatal: list[list[str]]
     learning: int
     held: dict[str, int]
     missing: list[str]

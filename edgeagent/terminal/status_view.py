@@ -8,6 +8,7 @@ and the number of hidden rows is told.
 from __future__ import annotations
 
 import io
+import math
 from typing import TYPE_CHECKING
 
 from rich.console import Console as RichConsole
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 80
 MAX_ROWS = 64  # of one list; the others are counted
+MOST_FATAL = 4  # sets of members that are named; more are counted
 _BAR_WIDTH = 20
 _REASON_SEPARATOR = "; "  # between the parts of a policy's reason, as the planner joins them
 
@@ -140,11 +142,27 @@ def _divided(divided: DividedStatus) -> str:
     if missing := divided["missing"]:
         names = ", ".join(clean(name) for name in missing)
         return f"optimizer: waiting for {names}, which alone has a part of its state"
-    lost = divided["survives"]
-    survives = f"survives the loss of {plural(lost, 'member')}" if lost else "survives no loss"
     learns = divided["learning"]
     now = f", {plural(learns, 'member')} copying" if learns else ""
-    return f"optimizer: {plural(divided['parts'], 'part')}, {survives}{now}"
+    return f"optimizer: {plural(divided['parts'], 'part')}, {_survives(divided)}{now}"
+
+
+def _survives(divided: DividedStatus) -> str:
+    """Return in words how many members may be lost, whichever they are, and which ones more."""
+    most, members = divided["survives"], len(divided["held"])
+    fatal = [" and ".join(clean(name) for name in names) for names in divided["fatal"]]
+    cases = math.comb(members, most + 1)
+    some = f"survives the loss of {plural(most, 'member')}" if most else "survives no loss"
+    if not fatal or len(fatal) >= cases or most + 1 >= members:
+        return some
+    if len(fatal) > MOST_FATAL:
+        more = f"{cases - len(fatal)} of {cases}"
+        if not most:
+            return f"survives the loss of any one of {more} members"
+        return f"{some}, and of {most + 1} in {more} cases"
+    if not most:
+        return f"survives the loss of any member but {' or '.join(fatal)}"
+    return f"{some}, and of {most + 1} unless they are {', or '.join(fatal)}"
 
 
 def _name(text: str, style: str = "") -> Text:

@@ -130,6 +130,15 @@ def orphans(stripes: Sequence[Stripe]) -> tuple[int, ...]:
     return tuple(s for s, stripe in enumerate(stripes) if not stripe.holders)
 
 
+def smallest_losses(stripes: Sequence[Stripe], here: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return the smallest sets of the members `here` with which some stripe would be lost: those
+    that alone hold a stripe which no other has fewer holders than. One set, which is empty, if a
+    stripe is lost already."""
+    kept = dict.fromkeys(tuple(k for k in here if k in stripe.holders) for stripe in stripes)
+    fewest = min(map(len, kept))
+    return tuple(sorted(members for members in kept if len(members) == fewest))
+
+
 def begun_anew(stripes: Sequence[Stripe], iteration: int) -> tuple[int, ...]:
     """Return the stripes whose slots begin anew at the start of `iteration`."""
     return tuple(s for s, stripe in enumerate(stripes) if stripe.anew == iteration > 0)

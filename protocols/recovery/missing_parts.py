@@ -6,7 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.cluster.stripes import OnLost, orphans, renumbered, with_learned
+from protocols.cluster.stripes import (
+    OnLost,
+    orphans,
+    renumbered,
+    smallest_losses,
+    with_learned,
+)
 from protocols.scheduler.fence import LostParts
 
 if TYPE_CHECKING:
@@ -96,12 +102,19 @@ class MissingParts:
         return tuple(dict.fromkeys(nodes[k] for s in without for k in policy.stripes[s].holders))
 
     @staticmethod
-    def survives(policy: Policy, lost: Lost) -> int:
+    def smallest_losses(policy: Policy, lost: Lost) -> tuple[tuple[bytes, ...], ...]:
+        """Return the smallest sets of members with which a part of the optimizer's state would be
+        lost. Those that are `lost` already are still named by the policy."""
+        nodes = policy.view.nodes
+        here = [k for k, node in enumerate(nodes) if node not in lost.all]
+        found = smallest_losses(policy.stripes, here)
+        return tuple(tuple(nodes[k] for k in members) for members in found)
+
+    @classmethod
+    def survives(cls, policy: Policy, lost: Lost) -> int:
         """Return how many more members can be lost at once, whichever they are, without a part of
-        the optimizer's state. Those that are `lost` already are still named by the policy."""
-        here = [k for k, node in enumerate(policy.view.nodes) if node not in lost.all]
-        kept = (sum(k in stripe.holders for k in here) for stripe in policy.stripes)
-        return max(0, min(kept) - 1)
+        the optimizer's state."""
+        return max(0, len(cls.smallest_losses(policy, lost)[0]) - 1)
 
     def tell(self, now: float, lost: Lost) -> None:
         """Report what has changed since the last time."""

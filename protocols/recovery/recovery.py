@@ -468,13 +468,14 @@ class Recovery:
         return self._missing_parts.holders(self._lost(self._context.now, policy.view))
 
     @property
-    def survives(self) -> int:
-        """How many more members can be lost at once without a part of a divided optimizer state; 0
-        if it is not divided."""
+    def smallest_losses(self) -> tuple[tuple[bytes, ...], ...]:
+        """The smallest sets of members with which a part of a divided optimizer state would be
+        lost; none if it is not divided."""
         policy = self._context.policy
         if policy is None or not policy.stripes:
-            return 0
-        return self._missing_parts.survives(policy, self._lost(self._context.now, policy.view))
+            return ()
+        lost = self._lost(self._context.now, policy.view)
+        return self._missing_parts.smallest_losses(policy, lost)
 
     def learned(self, sender: bytes, stripes: tuple[int, ...]) -> None:
         """A member has learned these stripes."""

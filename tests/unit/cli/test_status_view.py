@@ -357,26 +357,41 @@ def test_any_tree_has_each_name_once_below_its_parent() -> None:
             above[depth[name] :] = [name]
 
 
+NAMES = ["alice", "bob", "carol", "dave", "erin", "fred"]
+SOME = "optimizer: 128 parts, survives the loss of 1 member"
+EACH = [[name] for name in NAMES]
+PAIRS = [[a, b] for a, b in zip(NAMES, [*NAMES[1:], NAMES[0]], strict=True)]  # in a ring
+
+
 @pytest.mark.parametrize(
-    ("survives", "learning", "missing", "line"),
+    ("members", "fatal", "learning", "missing", "line"),
     [
-        (1, 0, [], "optimizer: 128 parts, survives the loss of 1 member"),
-        (0, 2, [], "optimizer: 128 parts, survives no loss, 2 members copying"),
-        (0, 0, ["bob"], "optimizer: waiting for bob, which alone has a part of its state"),
+        (3, [*PAIRS[:2], ["alice", "carol"]], 0, [], SOME),
+        (4, PAIRS[:2], 0, [], f"{SOME}, and of 2 unless they are alice and bob, or bob and carol"),
+        (6, PAIRS, 0, [], f"{SOME}, and of 2 in 9 of 15 cases"),
+        (3, EACH[:3], 2, [], "optimizer: 128 parts, survives no loss, 2 members copying"),
+        (3, EACH[:2], 0, [], "survives the loss of any member but alice or bob"),
+        (6, EACH[:5], 0, [], "survives the loss of any one of 1 of 6 members"),
+        (3, [], 0, ["bob"], "optimizer: waiting for bob, which alone has a part of its state"),
+        (3, [], 0, [], "optimizer: 128 parts, survives no loss"),
+        (2, [["alice", "bob"]], 0, [], SOME),
     ],
 )
 def test_which_losses_a_divided_optimizer_survives(
-    survives: int, learning: int, missing: list[str], line: str
+    members: int, fatal: list[list[str]], learning: int, missing: list[str], line: str
 ) -> None:
     divided = {
         "parts": 128,
         "copies": 1,
-        "survives": survives,
+        "survives": len(fatal[0]) - 1 if fatal else 0,
+        "fatal": fatal,
         "learning": learning,
-        "held": {"alice": 86, "bob": 85, "carol": 85},
+        "held": dict.fromkeys(NAMES[:members], 85),
         "missing": missing,
     }
-    assert line in shown(divided=divided)
+    text = " ".join(" ".join(shown(divided=divided)).split())
+    assert line in text
+    assert line.endswith(("bob and carol", "cases")) or ", and of" not in text
 
 
 def test_who_founds_no_cluster_is_joining_from_the_beginning() -> None:

@@ -17,6 +17,7 @@ from protocols.cluster.stripes import (
     owned_by,
     renumbered,
     rooted,
+    smallest_losses,
     stripes_fault,
     towards,
     with_learned,
@@ -98,6 +99,14 @@ def test_a_copy_becomes_the_owner_where_the_owner_is_gone() -> None:
     assert orphans(found) == (2,)
     learned = with_learned(found, new, {b"b": (2, 9), b"c": (0,)})
     assert learned == (stripe(1), stripe(0), stripe(0))
+
+
+def test_the_smallest_sets_of_members_that_must_not_be_lost_together() -> None:
+    ring = [Stripe(bytes([k, (k + 1) % 4])) for k in range(4)]
+    assert smallest_losses(ring, range(4)) == ((0, 1), (0, 3), (1, 2), (2, 3))
+    assert smallest_losses(ring, (0, 1, 3)) == ((1,), (3,))
+    assert smallest_losses([*ring, Stripe(b"\2", b"\0")], range(4)) == ((2,),), "0 only learns it"
+    assert smallest_losses(ring, (0, 1)) == ((),)
 
 
 def test_a_tree_with_another_root() -> None:
