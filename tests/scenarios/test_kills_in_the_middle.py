@@ -108,31 +108,45 @@ def test_owners_die_in_the_middle_of(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("moment", ["learns", "lends"])
-def test_one_dies_while_a_newcomer_learns(tmp_path: Path, undisturbed: Path, moment: str) -> None:
-    die, dead_file = tmp_path / "die", tmp_path / "dead"
+@pytest.mark.parametrize("moments", [("learns",), ("lends",), ("lends", "learns")])
+def test_some_die_while_a_newcomer_learns(
+    tmp_path: Path, undisturbed: Path, moments: tuple[str, ...]
+) -> None:
+    """As many as there are copies die: the newcomer, one that lends it its part, or both."""
+    die, dead_file, copies = tmp_path / "die", tmp_path / "dead", len(moments)
     script = [MILLISECONDS, str(dead_file)]  # steps are slow until the death: it comes in time
+    dying = {{"lends": "carol", "learns": "dave"}[moment]: moment for moment in moments}
     # Of a small part a lender may send no more than one frame, so it dies at the first one.
-    after = "0" if moment == "lends" else "3"
-    moments = {"DIES_AT": moment, "DIES_AFTER": after, "DIES_WHEN": str(die)}
-    options = (*OPTIONS, "--shard-optimizer", "--copies", "1")
-    modules = {"carol": "edgeagent", "dave": "edgeagent"}
-    dead = "carol" if moment == "lends" else "dave"
-    modules[dead] = DYING
+    after = "3" if moments == ("learns",) else "0"
+    options = (*OPTIONS, "--shard-optimizer", "--copies", str(copies))
     with Cluster(tmp_path, job=JOB, options=options) as cluster:
         alice, bob = cluster.together("alice", "bob", script=script)
         agents = {"alice": alice, "bob": bob}
-        for name, module in modules.items():
-            alice.wait_until("copies", lambda: survives(alice) == 1, 60)
+
+        def is_safe() -> bool:
+            return survives(alice) == min(copies, len(agents) - 1)
+
+        for name in ("carol", "dave"):
+            alice.wait_until("copies", is_safe, 60)
             if name == "dave":
                 die.touch()
+            moment = dying.get(name)
+            settings = {"DIES_AT": moment or "", "DIES_AFTER": after, "DIES_WHEN": str(die)}
             agents[name] = cluster.start(
-                name, script=script, peers=[alice], module=module, environment=moments
+                name,
+                script=script,
+                peers=[alice],
+                module=DYING if moment else "edgeagent",
+                environment=settings,
             )
             if name == "carol":
                 agents[name].wait_members("alice", "bob", "carol")
-        have_died([agents.pop(dead)])
+        dead = [agents.pop(name) for name in dying]
+        alice.wait_until("a death", lambda: any(a.process.poll() is not None for a in dead), 60)
+        for agent in dead:  # the other one may not have been asked to lend yet
+            agent.signal(signal.SIGKILL)
+        have_died(dead)
         dead_file.touch()
         alice.wait_members(*agents)
-        alice.wait_until("copies again", lambda: survives(alice) == 1, 60)
+        alice.wait_until("copies again", is_safe, 60)
         all_end_alike(agents.values(), undisturbed)
