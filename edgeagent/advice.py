@@ -137,6 +137,9 @@ def of_life(say: Say, samples: Sequence[int]) -> str:
                 f"this device follows from outside: {say.text}; it copies every update, and nobody "
                 "waits for it"
             )
+        case Note.FOLLOWS_NO_MORE:
+            again = f"in {say.pause_s:.0f} s" if say.pause_s else "now"
+            return f"this device no longer follows the others: {say.text}; looking for them {again}"
         case Note.NOT_KEPT:
             return f"not joining, because what was trained here would be lost: {say.text}"
         case Note.KEPT:

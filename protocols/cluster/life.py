@@ -105,6 +105,7 @@ class Note(StrEnum):
     KEPT = "kept"  # what was trained here is saved in a file, as another state replaces it
     STANDBY = "standby"  # the others are faster without this device
     FOLLOWS = "follows"  # the same, and it copies every update meanwhile
+    FOLLOWS_NO_MORE = "follows no more"  # that has ended, and it looks around again
     DIVERGED_LEAVER = "diverged leaver"  # the state of a device that leaves differed
     DIVERGED_AGAIN = "diverged again"
     NOBODY = "nobody"  # there is nobody to join, and this device must not found
@@ -296,7 +297,8 @@ class Life:
         if follows:  # its trainer may be in an update, and its state is that after it
             self._step("join failed", LifeState.HUNG)
             self._pause_s = pause_s
-            return [Say(Note.JOIN_FAILED, reason, pause_s=pause_s), DropNode(), KeepState(False)]
+            told = Say(Note.FOLLOWS_NO_MORE, reason, pause_s=pause_s)
+            return [told, DropNode(), KeepState(False)]
         if stands_by:
             pause_s = max(pause_s, self._again_s)
             return [*self._stand_by(reason), *self._look_again(now, "join failed", pause_s)]

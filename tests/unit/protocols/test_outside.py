@@ -403,7 +403,7 @@ def test_the_life_of_a_device_that_follows() -> None:
     assert life.follows("slow again") == [Say(Note.FOLLOWS, "slow again")]
     failed = life.join_failed(2.0, "the link broke", 7.0)
     assert failed == [
-        Say(Note.JOIN_FAILED, "the link broke", pause_s=7.0),
+        Say(Note.FOLLOWS_NO_MORE, "the link broke", pause_s=7.0),
         DropNode(),
         KeepState(False),
     ]
