@@ -500,7 +500,8 @@ class Node:
             case m.Refused():
                 self.wishes.refused(sender, message)
             case m.NewToken():
-                self.wishes.heard_token(sender, message)
+                outside = self.joining is not None and bool(self.joining.outside)
+                self.wishes.heard_token(sender, message, outside=outside)
             case _:
                 if not self.desk.take(now, sender, message):
                     self._to_joiner(now, sender, message)

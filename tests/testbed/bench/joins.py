@@ -10,8 +10,8 @@ update, in turns. What is reported for each size of the gradients:
   process to its entry. Their bound is the usual step before.
 - *mean*: the same steps, so all that members were held up, beside the usual step.
 - *first steps together*: the longest of the first three, in which the joiner takes part.
-- *to the first step together*: from the joiner's being ready to the end of that step. Its bound is
-  the pull, three usual steps and 0.5 s.
+- *to the first step together*: from the moment at which the joiner's trainer has loaded everything
+  to the end of that step. Its bound is the pull, three usual steps and 0.5 s.
 
 The whole state changes in each step, unless `--frozen`: then it is a base that never changes, of
 which no copy is taken. `--limit-mbit` is what the joiner receives at most, from all together. With
@@ -26,6 +26,7 @@ import random
 import statistics
 import tempfile
 import threading
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,6 +145,8 @@ def _join(lab: Lab, members: tuple[str, ...], way: str, settle_s: float) -> dict
     first.wait_until("steps", lambda: first.all("step")[-1]["t"] > begun + settle_s, JOIN_S)
     began = first.all("step")[-1]["t"]
     joiner = lab.start(JOINER, "--join", way)
+    joiner.wait_ready()
+    ready = time.time()
     joined = joiner.wait("joined", JOIN_S)
     together = len(members) + 1
 
@@ -162,7 +165,7 @@ def _join(lab: Lab, members: tuple[str, ...], way: str, settle_s: float) -> dict
         "mean": statistics.mean(meanwhile),
         "longest": max(meanwhile),
         "first": max(after),
-        "entry": float(of_all()[0]["t"]) - joiner.wait("started")["t"],
+        "entry": float(of_all()[0]["t"]) - ready,
     }
 
 

@@ -21,7 +21,7 @@ from protocols.cluster.life import (
     Note,
     Say,
 )
-from protocols.events import ExpelWanted, Tick
+from protocols.events import ExpelWanted, Tick, TokenWanted
 from protocols.member.joining_table import JoiningState
 from protocols.scheduler.join import JoinState
 from protocols.scheduler.join_cost import JoinCost, JoinWay, Pace
@@ -240,6 +240,19 @@ def test_who_waits_for_a_source_gets_no_more_time_for_saying_so_again() -> None:
     assert join.deadline == deadline
     world.run(lambda: join.deadline > deadline)
     assert follows(outside), "who follows may do so for as long as it likes"
+    go_on(world)
+
+
+def test_a_device_that_follows_gets_a_new_token() -> None:
+    world, hosts, outside = following(3)
+    world.run(lambda: follows(outside))
+    hosts[1].handle(TokenWanted(b"t" * 16))
+    world.run(lambda: all(host.token == b"t" * 16 for host in (*hosts, outside)))
+    hosts[1].handle(TokenWanted(b"u" * 16))
+    world.run(lambda: all(host.token == b"u" * 16 for host in (*hosts, outside)))
+    older = m.NewToken(b"v" * 16, 0, 0, 0, ())
+    world.say(hosts[0], outside, older)
+    assert outside.token == b"u" * 16
     go_on(world)
 
 
