@@ -11,7 +11,8 @@ update, in turns. What is reported for each size of the gradients:
 - *mean*: the same steps, so all that members were held up, beside the usual step.
 - *first steps together*: the longest of the first three, in which the joiner takes part.
 - *to the first step together*: from the moment at which the joiner's trainer has loaded everything
-  to the end of that step. Its bound is the pull, three usual steps and 0.5 s.
+  to the end of that step. Its bound is the longer one of the pull and its bound, with three usual
+  steps and 0.5 s.
 
 The whole state changes in each step, unless `--frozen`: then it is a base that never changes, of
 which no copy is taken. `--limit-mbit` is what the joiner receives at most, from all together. With
@@ -123,7 +124,9 @@ def measured(
         return [Run(f"{case}: pull", way, None, why(error))]
     usual, taken = found["usual"], payload * MEGA / found["median"]
     bound = state * MEGA / (rate - taken) if rate > taken else None
-    promised = found["pull"] + PROMISED_STEPS * usual + PROMISED_S
+    # Updates that have come late are applied after the last shard, so a pull may be shorter than
+    # its bound, which counts them, too.
+    promised = max(found["pull"], bound or 0.0) + PROMISED_STEPS * usual + PROMISED_S
     said = ", ".join(f"{name} {seconds:.3f}" for name, seconds in found.items())
     say(f"{case}, {way}: {said} s (bound of the pull {bound or 0:.3f})")
     return [
