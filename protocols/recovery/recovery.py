@@ -534,6 +534,7 @@ class Recovery:
         if policy is None:
             return True
         if tags.origin in policy.view.nodes:
+            self._stragglers.stands_at(tags.origin, tags.view)
             return (tags.term, tags.policy) >= self._acted_on
         self._stragglers.far_behind(now, tags.origin, tags.view)
         return True

@@ -30,10 +30,15 @@ class Stragglers:
         self._mail = mail
         # (reporter, missed node; b"": told of the policy) -> when to answer it again
         self._again_at: dict[tuple[bytes, bytes], float] = {}
+        self._views: dict[bytes, int] = {}  # member that has reported -> its view's number then
 
     def switched(self) -> None:
         """Another policy is in force: answer everybody anew."""
-        self._again_at = {}
+        self._again_at, self._views = {}, {}
+
+    def stands_at(self, reporter: bytes, view: int) -> None:
+        """Note that a member reports while its view is number `view`."""
+        self._views[reporter] = view
 
     @property
     def _before(self) -> list[View]:
@@ -44,13 +49,16 @@ class Stragglers:
 
     def misses(self, now: float, reporter: bytes, peer: bytes, *, departed: bool) -> bool:
         """Answer a member that misses a link to `peer`, which the view no longer has; return
-        whether an earlier view had it. Each former neighbour of `peer` answers, because the member
-        counts `peer` as in reach as long as one of them may have a link to it."""
+        whether the member is behind, in an earlier view that had it. One that has our view misses
+        nobody: `peer` was about to join again. Each former neighbour of `peer` answers, because the
+        member counts `peer` as in reach as long as one of them may have a link to it."""
         context, before = self._context, self._before
+        ours_now = context.policy.view.number if context.policy is not None else 0
         ours = any(peer in view.neighbours(context.node) for view in before)
         if ours and peer not in context.links and self._may_tell(now, reporter, peer):
             self._mail.post(reporter, m.LinkLost(peer, departed))
-        return any(view.member(peer) is not None for view in before)
+        is_behind = self._views.get(reporter, ours_now) < ours_now
+        return is_behind and any(view.member(peer) is not None for view in before)
 
     def stranger(self, now: float, reporter: bytes) -> None:
         """Answer a neighbour that misses a link and is no member; if it was one, it is behind."""

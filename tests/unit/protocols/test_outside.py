@@ -23,6 +23,7 @@ from protocols.cluster.life import (
 )
 from protocols.events import ExpelWanted, Tick, TokenWanted
 from protocols.member.joining_table import JoiningState
+from protocols.recovery.recovery import Recovery
 from protocols.scheduler.join import JoinState
 from protocols.scheduler.join_cost import JoinCost, JoinWay, Pace
 from protocols.wire import messages as m
@@ -40,6 +41,7 @@ from tests.unit.protocols.clusters import (
 )
 
 if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
     from protocols.scheduler.join import Join
     from tests.simulation.world import Host, World
 
@@ -241,6 +243,25 @@ def test_who_waits_for_a_source_gets_no_more_time_for_saying_so_again() -> None:
     world.run(lambda: join.deadline > deadline)
     assert follows(outside), "who follows may do so for as long as it likes"
     go_on(world)
+
+
+def test_a_former_member_that_is_refused_again_and_again_costs_the_others_no_fence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each time it closes its links, and they knew it as a member not long ago."""
+    monkeypatch.setattr(limits, "MAX_FOLLOWERS", 0)
+    fences: list[Policy] = []
+    monkeypatch.setattr(Recovery, "open_fence", lambda _self, _now, policy: fences.append(policy))
+    world = HarshWorld(0, Intensities(), micro_batches=6, steps=100_000)
+    world.join_way = JoinWay.BESIDE
+    hosts = [world.start(k, first=k == 0) for k in range(4)]
+    world.run(lambda: all(h.is_member and h.trained and h.iteration >= 10 for h in hosts))
+    world.follow(hosts[2].me.node)
+    node_of(hosts[2]).standing.look(world.now)
+    hosts[2].handle(Tick())
+    world.run(lambda: len(hosts[2].joins_failed) >= 8)
+    assert dict.fromkeys(hosts[2].joins_failed) == {standby.WANTED: None}
+    assert not fences
 
 
 def test_a_device_that_follows_gets_a_new_token() -> None:
