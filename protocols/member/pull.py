@@ -16,7 +16,9 @@
   right: they are asked of nobody before the joiner's digests of them and the manifest are here, and
   then only those that differ.
 - A source is asked for a little at a time, and what is left is divided anew each time by the rates
-  known then, so that all sources finish together although links change.
+  known then, so that all sources finish together although links change. Once all is asked for, a
+  source that is done is also asked for what another would send much later, because its link has
+  become slow meanwhile. What comes first counts.
 - Other joiners that copy the same state (fellows) are asked for what they have already. So that
   they soon have something to exchange, each of them asks the sources for another part of the state
   first (`part`), and then for what no fellow has. What a fellow sends counts only if it matches the
@@ -151,6 +153,7 @@ class Pull:
         self._own: tuple[bytes, ...] | None = None  # these digests
         self._spared = self._known  # how many shards were right already, as far as is known
         self._asked: dict[int, bytes] = {}  # shard -> source it was asked from, not arrived
+        self._also: dict[int, bytes] = {}  # the same of shards that were asked of two: the first
         self._digests: dict[int, tuple[bytes, bytes]] = {}  # shard -> (source, digest) to verify
         self._tried: dict[int, list[bytes]] = {}  # shard -> sources whose copy did not match
         self._verified: dict[int, bytes] = {}  # shard -> source it came from
@@ -182,7 +185,7 @@ class Pull:
 
     def expects(self, source: bytes, shard: int) -> bool:
         """Whether `source` was asked for `shard` and has not delivered it."""
-        return self._asked.get(shard) == source
+        return source in (self._asked.get(shard), self._also.get(shard))
 
     @property
     def awaited(self) -> dict[bytes, int]:
@@ -292,6 +295,7 @@ class Pull:
         if not self.expects(source, shard):
             raise RemoteProtocolError("a shard that was not asked for")
         del self._asked[shard]
+        self._also.pop(shard, None)
         self._digests[shard] = (source, digest)
         self._answered(source)
         return self._check("shard")
@@ -331,9 +335,13 @@ class Pull:
 
     def _take_back(self, source: bytes) -> None:
         """Count what `source` was asked for and has not sent as left."""
+        self._also = {k: owner for k, owner in self._also.items() if owner != source}
         for shard in [k for k, owner in self._asked.items() if owner == source]:
-            del self._asked[shard]
-            self._left[shard] = None
+            if shard in self._also:
+                self._asked[shard] = self._also.pop(shard)
+            else:
+                del self._asked[shard]
+                self._left[shard] = None
 
     def _ask(self) -> list[PullEffect]:
         """Ask every ready source for as much as keeps it busy, out of what the plan gives it."""
@@ -347,7 +355,7 @@ class Pull:
         asked = self._ask_of(tuple(s for s in self.sources if s not in self._wrong))
         if self._left and not self._asked:
             asked = self._ask_of(tuple(self._ready))
-        return effects + asked
+        return effects + (asked or self._ask_twice())
 
     def _ask_of(self, sources: tuple[bytes, ...]) -> list[PullEffect]:
         """Divide what is left among `sources`, and ask the ready ones for the next of their shards.
@@ -372,6 +380,43 @@ class Pull:
             if wanted:
                 effects.append(AskShards(source, wanted))
         return effects
+
+    def _ask_twice(self) -> list[PullEffect]:
+        """Once nothing is left, ask each source that is done for the last shards of whoever would
+        be done last, as long as it sends them sooner by `WINDOW_SECONDS` or more."""
+        if self._left or not self._asked:
+            return []
+        effects: list[PullEffect] = []
+        busy = self._busy(dict.fromkeys(self._asked.values()))
+        for source in [s for s in self._ready if s not in busy and s not in self._wrong]:
+            offer, wanted = self._offer(source, 0), list[int]()
+            while offer.rate and len(wanted) < self._most(offer):
+                slow = max(busy, key=lambda owner: self._seconds_left(owner, busy[owner]))
+                here_s = (len(wanted) + 1) * self._shard_bytes / offer.rate + 2 * offer.delay_s
+                if self._seconds_left(slow, busy[slow]) <= here_s + WINDOW_SECONDS:
+                    break
+                shard = next((k for k in self._asked_last(slow) if self._may_send(source, k)), None)
+                if shard is None:
+                    break
+                self._asked[shard], self._also[shard] = source, slow
+                busy[slow] -= 1
+                wanted.append(shard)
+            if wanted:
+                effects.append(AskShards(source, tuple(wanted)))
+        return effects
+
+    def _seconds_left(self, owner: bytes, shards: int) -> float:
+        """Return after how many seconds `owner` has sent so many shards; 0 if that is not known."""
+        rate = self._offer(owner, 0).rate
+        return shards * self._shard_bytes / rate if rate else 0.0
+
+    def _asked_last(self, owner: bytes) -> list[int]:
+        """Return the shards that only `owner` was asked for and owes, the last ones first."""
+        return [k for k in reversed(self._asked) if self._asked[k] == owner and k not in self._also]
+
+    def _may_send(self, source: bytes, shard: int) -> bool:
+        """Whether `source` has sent no copy of `shard` that did not match."""
+        return source not in self._tried.get(shard, ())
 
     def _first(self, shards: Iterable[int]) -> tuple[int, ...]:
         """Return those of `shards` for which the sources are asked first: this joiner's part, then
@@ -468,6 +513,7 @@ class Pull:
     def _fail(self, event: str, reason: str) -> list[PullEffect]:
         self.state = PULL_TABLE.step(self.state, event, PullState.FAILED)
         self._asked.clear()
+        self._also.clear()
         self._left.clear()
         return [PullFailed(reason)]
 
