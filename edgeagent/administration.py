@@ -111,12 +111,15 @@ class Administration:
         return self._begin(node, member.name, LinkWanted(member.node, wanted))
 
     def expel(self, asked: str) -> ChangeStatus:
-        """`edgeagent expel`: remove a member, then change the token.
+        """`edgeagent expel`: remove a member, or one that follows from outside, then change the
+        token.
 
         Raises `NoSuchMember`, `UsageError` or, if it is not possible at present, `EdgeAgentError`.
         """
         node, policy = self._training()
-        member = find_member(asked, policy.view.members)
+        joiners = (pull.joiner for pull in policy.pulls)
+        known = {m.node: m for m in (*joiners, *policy.view.members)}
+        member = find_member(asked, tuple(known.values()))
         if member.node == node.context.node:
             raise UsageError(
                 f"{member.name} is this agent itself: `edgeagent leave` takes it out of the cluster"

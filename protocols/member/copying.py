@@ -336,7 +336,10 @@ class Copying:
             assign = self._context.planner.assign
             parts, part_bytes = update_parts(size), update_part_bytes(size)
             sources = self._right_sources
-            pull = self._pulls[at] = Pull(parts, part_bytes, sources, self._offer, assign)
+            # Nothing is asked of two: what the slower one still sends, and nobody expects any more,
+            # would pile up there from update to update.
+            pull = Pull(parts, part_bytes, sources, self._offer, assign, twice=False)
+            self._pulls[at] = pull
             for source in [s for s in self._records[at] if s in sources]:
                 self._follow(at, pull, pull.began(source))
         if missing not in self._pulls and missing not in self._records and self._records:

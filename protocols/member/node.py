@@ -500,8 +500,7 @@ class Node:
             case m.Refused():
                 self.wishes.refused(sender, message)
             case m.NewToken():
-                outside = self.joining is not None and bool(self.joining.outside)
-                self.wishes.heard_token(sender, message, outside=outside)
+                self.wishes.heard_token(sender, message)
             case _:
                 if not self.desk.take(now, sender, message):
                     self._to_joiner(now, sender, message)

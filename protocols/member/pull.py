@@ -122,7 +122,7 @@ class Pull:
     The first `own` shards may be right already; `own_shards` must be told their digests, unless
     `are_right`: then they are known to be. `part` is (number, count): this joiner is one of `count`
     that copy the same state, and asks the sources for every `count`-th shard first, from `number`
-    on. So many `manifests` are asked for at first.
+    on. So many `manifests` are asked for at first. `twice`: at the end shards may be asked of two.
     """
 
     def __init__(
@@ -137,6 +137,7 @@ class Pull:
         *,
         are_right: bool = False,
         manifests: int = MANIFESTS,
+        twice: bool = True,
     ) -> None:
         self.state = PULL_TABLE.initial
         self.sources = sources
@@ -161,6 +162,7 @@ class Pull:
         # Source -> its manifest, None if it was asked for it and has not answered.
         self._manifests: dict[bytes, tuple[bytes, ...] | None] = {}
         self._wanted_manifests = manifests  # as long as nothing is in doubt
+        self._may_ask_twice = twice
         self._leaves: tuple[bytes, ...] | None = None  # the digests that are believed
         self._wrong: dict[bytes, None] = {}  # sources that others have contradicted
         self._part = part
@@ -384,7 +386,7 @@ class Pull:
     def _ask_twice(self) -> list[PullEffect]:
         """Once nothing is left, ask each source that is done for the last shards of whoever would
         be done last, as long as it sends them sooner by `WINDOW_SECONDS` or more."""
-        if self._left or not self._asked:
+        if self._left or not self._asked or not self._may_ask_twice:
             return []
         effects: list[PullEffect] = []
         busy = self._busy(dict.fromkeys(self._asked.values()))

@@ -148,20 +148,14 @@ class Wishes:
         self._token, self._used = message, False
         self._use(None)
 
-    def heard_token(self, sender: bytes, message: m.NewToken, *, outside: bool = False) -> None:
-        """Take the cluster's new token from a member. A joiner gets it when it enters. One that
-        follows from `outside` has no policy, and uses it at once: it passes it on to nobody, and a
-        member sends it only to those whose pulls its own policy names."""
-        policy, known = self._context.policy, self._token
-        if outside and policy is None and sender in self._context.links:
-            if known is None or _age(known) < _age(message):
-                self._token, self._used = message, True
-                self._context.do(UseToken(message.token))
-            return
+    def heard_token(self, sender: bytes, message: m.NewToken) -> None:
+        """Take the cluster's new token from a member; a joiner gets it when it enters."""
+        policy = self._context.policy
         if policy is None or sender not in policy.view.nodes:
             return
         if message.policy_term > max(self._context.newest_key[0], self._context.election.term):
             return  # its policy cannot be under way, so the sender is wrong
+        known = self._token
         if known is not None and _age(known) >= _age(message):
             return
         self._token, self._used = message, False
@@ -180,8 +174,7 @@ class Wishes:
             return
         self._used = True
         context.do(UseToken(message.token))
-        followers = [pull.joiner.node for pull in policy.pulls if pull.beside]
-        for node in (*policy.view.nodes, *followers):
+        for node in policy.view.nodes:
             if node in context.links and node != sender:
                 context.send(node, message)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from edgeagent.shell import Shell
 
 CAROL = DEED
+FAYE = replace(CAROL, node=bytes([9]) * 32, name="faye")  # follows from outside
 Wish = events.LinkWanted | events.ExpelWanted
 
 
@@ -51,7 +52,7 @@ class FakeHost:
         context = SimpleNamespace(
             node=ALICE.node,
             iteration=119,
-            policy=SimpleNamespace(view=view),
+            policy=SimpleNamespace(view=view, pulls=(SimpleNamespace(joiner=FAYE),)),
             config=SimpleNamespace(me=ALICE),
             election=SimpleNamespace(scheduler=BOB.node),
             name=lambda node: {ALICE.node: "alice", BOB.node: "bob"}[node],
@@ -211,6 +212,14 @@ def test_an_expulsion_is_done_when_the_token_has_changed() -> None:
         assert (done["state"], done["node"], done["step"]) == ("done", "bob", 121)
         assert parse_token(done["token"]) == wanted.token
         assert len(host.taken) == 2
+
+    on_a_loop(body)
+
+
+def test_a_device_that_follows_from_outside_can_be_expelled() -> None:
+    def body(host: FakeHost, administration: Administration) -> None:
+        assert administration.expel("faye")["state"] == "pending"
+        assert host.taken == [events.ExpelWanted(FAYE.node)]
 
     on_a_loop(body)
 

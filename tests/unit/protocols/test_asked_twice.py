@@ -15,9 +15,9 @@ FAST, SLOW = 10_000.0, 100.0  # bytes/s: a shard in 0.01 and in 1 s
 class Ending:
     """A pull from A and others, of which B is slow from the moment on when all is asked for."""
 
-    def __init__(self, *sources: bytes) -> None:
+    def __init__(self, *sources: bytes, twice: bool = True) -> None:
         self.rates: dict[bytes, float | None] = dict.fromkeys(sources, FAST)
-        self.pull = Pull(SHARDS, SHARD_BYTES, sources, self.offer, evenly, manifests=1)
+        self.pull = Pull(SHARDS, SHARD_BYTES, sources, self.offer, evenly, manifests=1, twice=twice)
         self.last: list[PullEffect] = []
         for source in sources:
             self.pull.began(source)
@@ -80,6 +80,15 @@ def test_nobody_is_asked_twice_for_what_comes_as_soon() -> None:
         end = ending(A, B, slow=slow)
         assert not any(isinstance(e, AskShards) for e in end.last)
         assert not end.owes(A)
+
+
+def test_parts_of_updates_are_asked_of_one_only() -> None:
+    """Otherwise what a slow source owes would grow from update to update."""
+    end = Ending(A, B, twice=False)
+    end.until_only_slow_is_left()
+    assert end.owes(B)
+    assert not end.owes(A)
+    assert not any(isinstance(e, AskShards) for e in end.last)
 
 
 def test_a_shard_is_asked_of_two_at_most() -> None:

@@ -21,7 +21,7 @@ from protocols.cluster.life import (
     Note,
     Say,
 )
-from protocols.events import ExpelWanted, Tick, TokenWanted
+from protocols.events import ExpelWanted, Tick
 from protocols.member.joining_table import JoiningState
 from protocols.recovery.recovery import Recovery
 from protocols.scheduler.join import JoinState
@@ -262,19 +262,6 @@ def test_a_former_member_that_is_refused_again_and_again_costs_the_others_no_fen
     world.run(lambda: len(hosts[2].joins_failed) >= 8)
     assert dict.fromkeys(hosts[2].joins_failed) == {standby.WANTED: None}
     assert not fences
-
-
-def test_a_device_that_follows_gets_a_new_token() -> None:
-    world, hosts, outside = following(3)
-    world.run(lambda: follows(outside))
-    hosts[1].handle(TokenWanted(b"t" * 16))
-    world.run(lambda: all(host.token == b"t" * 16 for host in (*hosts, outside)))
-    hosts[1].handle(TokenWanted(b"u" * 16))
-    world.run(lambda: all(host.token == b"u" * 16 for host in (*hosts, outside)))
-    older = m.NewToken(b"v" * 16, 0, 0, 0, ())
-    world.say(hosts[0], outside, older)
-    assert outside.token == b"u" * 16
-    go_on(world)
 
 
 def test_a_device_that_follows_can_be_expelled() -> None:
