@@ -193,10 +193,8 @@ class Negotiator:
             return [(sender, Refused(node, True, "there is no such member"))]
         self._expelled[node] = None
         self._agenda.dirty = True
-        mail: list[Letter] = []
-        for number in follows:
-            mail += self.joins.give_up(number, "this device was expelled")
-        return mail
+        why = "this device was expelled"
+        return [letter for number in follows for letter in self.joins.give_up(number, why)]
 
     @property
     def _outlaws(self) -> tuple[bytes, ...]:

@@ -37,15 +37,9 @@ class Ending:
     def until_only_slow_is_left(self, slow: float | None = SLOW) -> None:
         """Let all others deliver what they owe, while B becomes slow and sends nothing more."""
         self.rates[B] = slow
-        while others := [(s, k) for s in self.rates if s != B for k in self.owes(s)]:
-            self.send(*others[0])
-            if asked(self.last, A) and len(self.owes(A)) and not self.others_left():
-                return
-
-    def others_left(self) -> bool:
-        """Whether something is asked of nobody, or of somebody else than B alone."""
-        owed = {k for k in self.owes(A)} - {k for k in self.owes(B)}
-        return bool(owed)
+        others = [source for source in self.rates if source != B]
+        while owed := [(s, k) for s in others for k in self.owes(s) if k not in self.owes(B)]:
+            self.send(*owed[0])
 
 
 def ending(*sources: bytes, slow: float | None = SLOW) -> Ending:
