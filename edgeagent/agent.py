@@ -370,9 +370,9 @@ class Agent:
 
     def _end_trainer(self) -> tuple[str, bool]:
         """End the trainer, save what it has trained; return (what became of that, is all well)."""
-        kept = self.shell.trainer.kept_state if self.shell is not None else None
-        own = self.membership.whole_state
-        return self._trainer_end.rescue(self.hello, self.memory, own, kept)
+        own, side = self.membership.whole_state, self.shell.trainer if self.shell else None
+        kept, owed = (side.kept_state, side.owed.step) if side is not None else (None, None)
+        return self._trainer_end.rescue(self.hello, self.memory, own, kept, owed)
 
     async def _stop(self) -> None:
         for task in list(self._tasks):

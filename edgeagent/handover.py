@@ -12,6 +12,8 @@
                                            <--  Publish the sums of what this device owns are here
     Published                              -->          their results are here
     Applied                                -->          until the next Reduced nothing changes
+                                           <--  Settle  make the step of slots that is owed now
+    Stepped                                -->          it is made
     ExitRequested, Away                    -->          at any time
                                            <--  LeaveAsked  at any time
                                            <--  SaveAside   before another state replaces this one
@@ -34,9 +36,7 @@ Both processes map the shared memory:
 - `reduced[0]` and `reduced[1]`: R of even and odd iterations, written by the agent only; if the
   slots are divided, the chunks with weights lie in `reduced[0]` in all iterations;
 - `replay`: R of an iteration that a late trainer has missed, written by the agent only;
-- `marks`, written by the trainer only: `MARK_APPLYING` is the iteration + 1 while the trainer
-  changes the state, else 0; `MARK_ITERATION` is how many updates the state has behind it; the words
-  from `MARK_STRIPES` on say of which stripes the slots are here, if these are divided.
+- `marks`, written by the trainer only: where it stands (`marks.py`).
 
 A trainer on a device other than the CPU keeps the state there, and copies it to shared memory if
 the agent is going to read it (`Reduced.is_read`); the marks describe what lies in shared memory.
@@ -67,14 +67,10 @@ from protocols.wire.fields import (
 )
 from protocols.wire.packing import pack, unpack
 
-HANDOVER_VERSION = 15
+HANDOVER_VERSION = 16
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 8  # state, contribution, reduced[0], reduced[1], replay, marks, wide, held
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
-MARKS = 8  # 64-bit words in `marks`, most of them unused
-MARK_APPLYING = 0  # position in `marks`
-MARK_ITERATION = 1  # position in `marks`
-MARK_STRIPES = 2  # first position in `marks` of a bitmap of stripes, in words of 64 bits
 _LENGTH = struct.Struct("<I")
 _BOOL = Bool()
 _FLOAT = Float(finite=False)  # a loss may be anything
@@ -340,6 +336,10 @@ class Applied:
     `meta`: every scalar of the training state after the update, at most
     `limits.MAX_STATE_META_BYTES`, in equal bytes on all replicas. `skipped`: there was no update,
     because sums were not finite.
+
+    With a `rule` the divided slots of this device have still to be stepped, with the sums in
+    `held`, which stay as they are until `Stepped`; `rule` and `numbers` describe that step
+    (`slot_steps.py`). The trainer makes it while it waits for what is next.
     """
 
     TAG: ClassVar[int] = 6
@@ -347,6 +347,25 @@ class Applied:
     loss: float = wire(_FLOAT)
     skipped: bool = wire(_BOOL)
     meta: bytes = wire(_DATA)
+    rule: str = wire(_TEXT, "")
+    numbers: tuple[float, ...] = wire(_many(_FLOAT), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Somebody waits for `Stepped`. With `decides`, a `Publish` or `Reduced` follows it, so what
+    the trainer still computes is of no use."""
+
+    TAG: ClassVar[int] = 23
+    decides: bool = wire(_BOOL)
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """The slots have been stepped with the update of `iteration`."""
+
+    TAG: ClassVar[int] = 24
+    iteration: int = wire(NUMBER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,6 +528,8 @@ Message = (
     | Costs
     | Publish
     | Published
+    | Settle
+    | Stepped
 )
 _TYPES: tuple[type[Message], ...] = (
     Hello,
@@ -533,6 +554,8 @@ _TYPES: tuple[type[Message], ...] = (
     Costs,
     Publish,
     Published,
+    Settle,
+    Stepped,
 )
 _BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}
 

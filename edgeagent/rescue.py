@@ -4,7 +4,9 @@ Only a whole state is written: that of a trainer that is dead, whose last update
 whose scalars the agent knows. For a trainer on another device it is the state that was last copied
 to shared memory. A file that is at that place already is kept under another name. If that place
 takes no file, for example because its disk is full, another one is tried, as by the trainer. Of a
-divided optimizer state the slots that are here are written beside it.
+divided optimizer state the slots that are here are written beside it, after the step that the
+trainer still owed them. If it was in the middle of that step they are of no use: then the file with
+slots has none, and those who have copies are needed to go on.
 """
 
 from __future__ import annotations
@@ -16,9 +18,17 @@ from typing import TYPE_CHECKING
 
 from edgeagent.checkpoint_file import Entry, contents, write_checkpoints
 from edgeagent.errors import EdgeAgentError
-from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, MARK_STRIPES
 from edgeagent.held_memory import HeldLayout
+from edgeagent.marks import (
+    MARK_APPLYING,
+    MARK_ITERATION,
+    MARK_OWED,
+    MARK_STRIPES,
+    OWES_NOTHING,
+    OWES_STEP,
+)
 from edgeagent.places import move_aside, other_places
+from edgeagent.slot_steps import chunks_to_step, step_chunks
 from edgeagent.slots_file import keep_slots_with, slots_contents
 from protocols import limits
 
@@ -29,6 +39,7 @@ if TYPE_CHECKING:
     from edgeagent.launch import Child
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.shell.trainer_side import OwnState
+    from edgeagent.slot_steps import SlotStep, Vector
 
 EARLIER = "earlier"  # part of the name under which an older file is kept
 KILL_SECONDS = 5.0  # at most, for a killed process to end
@@ -41,13 +52,15 @@ def kill_and_save(
     memory: SharedMemory | None,
     own: OwnState | None,
     kept: OwnState | None = None,
+    owed: SlotStep | None = None,
 ) -> str:
     """Kill the trainer and save its state; return the file, "" if nothing was to be saved: there is
     no place for it, or this device never was a member, so that nothing has been trained.
 
     `child` is None for a trainer that this agent has not started: it must have ended already.
     `own` is what the agent knows of the trainer's state, None if that is partly overwritten; `kept`
-    is what it knows of the state in `memory`, if it knows that. Raises `EdgeAgentError` if there is
+    is what it knows of the state in `memory`, if it knows that, and `owed` the step that its slots
+    lack. Raises `EdgeAgentError` if there is
     no whole state or it cannot be written.
     """
     if child is not None:
@@ -74,20 +87,39 @@ def kill_and_save(
         for (name, offset, size), (dtype, shape) in tensors
     ]
     layout = HeldLayout(hello.slots, hello.elements, hello.chunk_elements) if hello.slots else None
-    words = [int(w) % (1 << 64) for w in marks[MARK_STRIPES:][: limits.MAX_STRIPES // 64]]
-    bits = sum(word << (64 * k) for k, word in enumerate(words))
+    stripes = _whole_stripes(marks, layout, memory, hello, owed) if layout is not None else []
 
     def write(place: str) -> None:
         notes = dict(hello.notes)
         files = [contents(place, entries, memory.state.view(), here.meta, notes)]
         if layout is not None:
-            stripes = [s for s in range(layout.stripes) if bits >> s & 1]
             about = (int(marks[MARK_ITERATION]), here.meta)
             held = memory.held.view()
             files += [slots_contents(place, layout, hello.slot_names, held, stripes, *about)]
         write_checkpoints(*files)
 
     return _written(hello.save, memory.state.view().nbytes, write)
+
+
+def _whole_stripes(
+    marks: Vector, layout: HeldLayout, memory: SharedMemory, hello: Hello, owed: SlotStep | None
+) -> list[int]:
+    """Return the stripes whose slots are here, after making the step that they lack; none if the
+    trainer was in the middle of it."""
+    words = [int(w) % (1 << 64) for w in marks[MARK_STRIPES:][: limits.MAX_STRIPES // 64]]
+    bits = sum(word << (64 * k) for k, word in enumerate(words))
+    stripes = [s for s in range(layout.stripes) if bits >> s & 1]
+    if marks[MARK_OWED] == OWES_NOTHING:
+        return stripes
+    if owed is None or marks[MARK_OWED] != OWES_STEP:
+        return []
+    gradients = max((first + count for first, _, count in hello.weights), default=0)
+    chunks = chunks_to_step(layout, stripes, -(-gradients // layout.chunk_elements))
+    held = memory.held.array("float32")
+    for _ in step_chunks(held, layout, chunks, hello.slot_names, owed):
+        pass
+    marks[MARK_OWED] = OWES_NOTHING
+    return stripes
 
 
 def _written(path: str, size: int, write: Callable[[str], None]) -> str:

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgeagent.errors import AgentLost, EdgeAgentError
-from edgeagent.handover import MARKS, SHARED_REGIONS
+from edgeagent.handover import SHARED_REGIONS
 from edgeagent.held_memory import HeldLayout
+from edgeagent.marks import MARKS
 from edgeagent.terminal.text import bytes_text
 
 if TYPE_CHECKING:

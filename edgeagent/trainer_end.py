@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from edgeagent.launch import OwnChild
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.shell.trainer_side import OwnState
+    from edgeagent.slot_steps import SlotStep
 
 SAVE_SECONDS = 600.0  # the trainer may take this long to save at the end
 SCRIPT_SECONDS = 2.0  # if a script still runs this long after saving, the user is told
@@ -130,13 +131,14 @@ class TrainerEnd:
         memory: SharedMemory | None,
         own: OwnState | None,
         kept: OwnState | None,
+        owed: SlotStep | None,
     ) -> tuple[str, bool]:
         """End the trainer if it still runs, and save what it has trained; see `kill_and_save`.
 
         Returns what became of its model, and whether all went well.
         """
         try:
-            self._rescued = kill_and_save(self._child, hello, memory, own, kept)
+            self._rescued = kill_and_save(self._child, hello, memory, own, kept, owed)
         except EdgeAgentError as error:
             return f"its model is not saved: {error}", False
         if not self._rescued:

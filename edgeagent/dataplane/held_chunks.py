@@ -3,7 +3,7 @@
 The trainer makes a result of the sum of each chunk that this node owns, and may have to do so
 again after a failure. So sums are kept apart from R, in which results take their place.
 
-The trainer also steps its slots with these sums when it applies an update. If it is late with that,
+The trainer also steps its slots with these sums, after the update that they belong to. Meanwhile
 the others go on, and sums of the next iterations come. They are kept aside until it is done, or it
 would step its slots with a mixture of both.
 """
@@ -35,19 +35,21 @@ class HeldChunks:
         self._memory: Vector = region.array("float32")
         self.layout = layout
         self._squares = [0.0] * layout.chunks
-        self._is_lent = False  # the trainer reads sums, to step its slots
-        self._aside: dict[int, Vector] = {}  # chunk -> its sum, which has come meanwhile
+        # One for each update whose slots the trainer has still to step with its sums, of which the
+        # first lie in their place: chunk -> the sum that has come since, of the next one.
+        self._aside: list[dict[int, Vector]] = []
 
     def lend(self) -> None:
-        """Leave the sums as they are until `returned`, because the trainer reads them."""
-        self._is_lent = True
+        """Leave the sums as they are until `returned`, because the trainer reads them. If earlier
+        ones are lent still, these follow them."""
+        self._aside.append({})
 
     def returned(self) -> None:
-        """The trainer reads the sums no more: put those in place that have come meanwhile."""
-        self._is_lent = False
-        for chunk, total in self._aside.items():
+        """The trainer reads the sums that were lent first no more: put in their place what has come
+        since. Nothing happens if none are lent."""
+        came = self._aside.pop(0) if self._aside else {}
+        for chunk, total in came.items():
             self._memory[self.layout.sums(chunk)] = total
-        self._aside.clear()
 
     def begin(self) -> None:
         """A new attempt begins, in which sums are made anew."""
@@ -55,8 +57,8 @@ class HeldChunks:
 
     def keep(self, chunk: int, total: Vector) -> None:
         """Keep the sum of a chunk."""
-        if self._is_lent:
-            self._aside[chunk] = total.copy()  # R, in which it lies, is used again
+        if self._aside:
+            self._aside[-1][chunk] = total.copy()  # R, in which it lies, is used again
         else:
             self._memory[self.layout.sums(chunk)] = total
 
@@ -72,7 +74,8 @@ class HeldChunks:
     def copy_sums(self, stripes: Iterable[int]) -> dict[int, Vector]:
         """Return copies of the sums of these stripes, by chunk."""
         chunks = [c for s in stripes for c in self.layout.chunks_of(s)]
-        return {c: self._aside.get(c, self._memory[self.layout.sums(c)]).copy() for c in chunks}
+        newest = self._aside[-1] if self._aside else {}
+        return {c: newest.get(c, self._memory[self.layout.sums(c)]).copy() for c in chunks}
 
     def put_missed(self, sums: dict[int, Vector]) -> None:
         """Put sums that a late trainer has missed where it looks for them."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgeagent.handover import MARK_APPLYING, MARK_ITERATION
 from edgeagent.held_memory import ITEM_BYTES
+from edgeagent.marks import MARK_APPLYING, MARK_ITERATION
 
 if TYPE_CHECKING:
     from edgeagent.handover import Hello

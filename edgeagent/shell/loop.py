@@ -94,7 +94,7 @@ class Shell:
         parts = (self.rounds, copies, hello, memory, observer, gauges, owner)
         self.trainer = side = TrainerSide(self, *parts, options.wait_for)
         self.pulls = Pulls(self, self.peers, side, copies, state, observer, owner.spawn)
-        side.stripes = self.stripes = Stripes(self, self.peers, hello, memory, owner.spawn)
+        side.stripes = self.stripes = Stripes(self, self.peers, hello, memory, owner, side.owed)
         item_bytes, size = self.rounds.contribution.itemsize, hello.chunk_elements
         payload = self.rounds.formats.bytes_of(hello.elements, size, item_bytes)
         chunk_bytes = self.rounds.formats.bytes_of(size, size, item_bytes)

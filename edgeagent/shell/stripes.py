@@ -9,7 +9,8 @@ A chunk that arrives is put in its place once it is whole, and only if it is wan
 may have ended the learning meanwhile. Then the member may have got those slots from another holder
 and stepped them, and what was on its way would make them old again. While the trainer lacks
 updates, in which it may step older slots of the same stripe, a chunk waits beside them until the
-update that it belongs to is sent to the trainer.
+update that it belongs to is sent to the trainer. So it does while the trainer has still to step
+slots with the last update (`owed_steps.py`), before which none are copied either.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from edgeagent import handover
-    from edgeagent.search import Spawn
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.shell.hub import Hub
+    from edgeagent.shell.owed_steps import OwedSteps
+    from edgeagent.shell.owner import Owner
     from edgeagent.shell.peers import Peers
     from edgeagent.transport.api import Link
 
@@ -46,11 +48,13 @@ class Stripes:
         peers: Peers,
         hello: handover.Hello,
         memory: SharedMemory,
-        spawn: Spawn,
+        owner: Owner,
+        owed: OwedSteps,
     ) -> None:
+        self._owed = owed
         self._hub = hub
         self._peers = peers
-        self._spawn = spawn
+        self._spawn = owner.spawn
         self._lending: asyncio.Task[None] | None = None
         self._coming: dict[bytes, tuple[BulkHeader, memoryview]] = {}  # from whom -> a chunk
         self.layout = HeldLayout(hello.slots, hello.elements, hello.chunk_elements)
@@ -90,8 +94,8 @@ class Stripes:
             case effects.LendStripes(learner, iteration, stripes):
                 chunks = [c for s in stripes for c in self.layout.chunks_of(s)]
                 parts = iter([(c, slot) for c in chunks for slot in range(self.layout.slots)])
-                before = self.lending
-                if before is not None or not self._lend(learner, iteration, parts):
+                before = [x for x in (self.lending, self._owed.wait(decides=False)) if x]
+                if before or not self._lend(learner, iteration, parts):
                     work = self._lend_all(self._hub.node, before, learner, iteration, parts)
                     self._lending = self._spawn(work)
             case _:
@@ -100,15 +104,15 @@ class Stripes:
     async def _lend_all(
         self,
         node: object,
-        before: asyncio.Task[None] | None,
+        before: Iterable[asyncio.Future[None]],
         learner: bytes,
         iteration: int,
         parts: Iterable[tuple[int, int]],
     ) -> None:
         """Send the rest of `parts`, piece by piece, after `before`, while `node` is the one that
         runs."""
-        if before is not None:
-            await before
+        for task in before:
+            await task
         while self._hub.node is node:
             if self._lend(learner, iteration, parts):
                 return
@@ -150,7 +154,7 @@ class Stripes:
         if known is not header or not self._expects(link.peer.node, header):
             return
         place, node = (header.index, header.reference), self._hub.node
-        if node is not None and node.debt.is_stale:
+        if node is not None and (node.debt.is_stale or self._owed.step is not None):
             self._later.setdefault(header.iteration, {})[place] = buffer
         else:
             self._put(place, buffer)

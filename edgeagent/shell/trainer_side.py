@@ -16,9 +16,10 @@ from edgeagent.dataplane.claims import piece_digests, pieces, state_claim
 from edgeagent.dataplane.shards import state_digest, state_digest_while
 from edgeagent.dataplane.snapshot import copy_in_blocks
 from edgeagent.errors import EdgeAgentError
-from edgeagent.handover import MARK_APPLYING, MARK_ITERATION
+from edgeagent.marks import MARK_APPLYING, MARK_ITERATION
 from edgeagent.planner.work_cost import WorkCost
 from edgeagent.shell.kept_work import KeptWork
+from edgeagent.shell.owed_steps import OwedSteps
 from edgeagent.state_difference import where
 from protocols import effects, events, limits
 from protocols.cluster.ancestry import Past
@@ -95,6 +96,7 @@ class TrainerSide:
         self._handle = hub.handle
         self.kept_work = KeptWork(hub, wait_for, observer, self._give_work)
         self._send = owner.to_trainer
+        self.owed = OwedSteps(self._send, rounds.held)
         self._spawn = owner.spawn
         self._observer = observer
         self._gauges = gauges
@@ -178,8 +180,7 @@ class TrainerSide:
                 self._hub.learned_cost(cost)
             case handover.Applied(iteration, _, skipped, meta):
                 self._reducer.memory.returned(iteration)
-                if self._held is not None:
-                    self._held.returned()
+                self.owed.applied(message)
                 self._kept.pop(iteration, None)
                 self._sums.pop(iteration, None)
                 self._free_replay(iteration)
@@ -191,6 +192,8 @@ class TrainerSide:
                 here = self._has_state_of(iteration + 1)
                 claim = state_claim(self._state, meta, iteration + 1) if here else b""
                 self._handle(events.Applied(iteration, meta, claim))
+            case handover.Stepped():
+                self.owed.made()
             case handover.ExitRequested():
                 self._handle(events.LeaveWanted())
             case handover.Away(away):
@@ -284,6 +287,7 @@ class TrainerSide:
     def _publish(self, effect: effects.Publish) -> None:
         """Have the trainer make results of the sums that this node owns."""
         word = effect.word
+        ready = self.owed.wait(decides=True)
         self._send(
             handover.Publish(
                 effect.iteration,
@@ -296,7 +300,8 @@ class TrainerSide:
                 word.other_settings,
                 effect.anew,
                 effect.lost,
-            )
+            ),
+            ready,
         )
 
     def _begin(self, effect: effects.BeginTraining) -> None:
@@ -333,12 +338,9 @@ class TrainerSide:
         word = effect.word
         self._words[effect.iteration] = word
         self._observer.apply_sent()
-        if self.stripes is not None:
-            self.stripes.place(effect.iteration, effect.stripes)
         buffer, squares, ready = self._lend(effect.iteration, effect.stripes)
-        lending = self.stripes.lending if self.stripes is not None else None
-        if lending is not None:  # the update changes the slots that are being copied
-            ready = self._spawn(_all_done(lending, ready))
+        if self.stripes is not None:
+            ready = self._slots_ready(self.stripes, effect, ready)
         self._held_by = {effect.iteration: effect.stripes}
         self._reads[effect.iteration] = is_read = self._reads_state(effect.iteration)
         self._send(
@@ -361,6 +363,22 @@ class TrainerSide:
             ready,
         )
 
+    def _slots_ready(
+        self, stripes: Stripes, effect: effects.Apply, ready: asyncio.Future[None] | None
+    ) -> asyncio.Future[None] | None:
+        """Return what has to be done before the slots may be stepped with this update: what is
+        `ready` then, the step of the update before, and all copies of slots for learners."""
+        owed, lending = self.owed.wait(decides=True), stripes.lending
+        if owed is None and lending is None:
+            stripes.place(effect.iteration, effect.stripes)
+            return ready
+
+        async def done() -> None:
+            await _all_done(owed, lending, ready)
+            stripes.place(effect.iteration, effect.stripes)
+
+        return self._spawn(done())
+
     def _reads_state(self, iteration: int) -> bool:
         """Whether the state after the update of `iteration` is needed in shared memory."""
         node, now = self._hub.node, self._loop.time()
@@ -372,7 +390,7 @@ class TrainerSide:
 
     def _lend(
         self, iteration: int, stripes: tuple[int, ...]
-    ) -> tuple[int, tuple[float, ...], asyncio.Task[None] | None]:
+    ) -> tuple[int, tuple[float, ...], asyncio.Future[None] | None]:
         """Return (the shared buffer with R of `iteration`, the sum of squares of each data chunk,
         what has to be done before R is there). The slots of `stripes` are stepped with it."""
         kept = self._kept.get(iteration) or self._copies.update(iteration)
@@ -467,7 +485,7 @@ class TrainerSide:
         self._observer.event("digest", iteration=iteration, state=digest, commit=commit.hex())
 
 
-async def _all_done(*tasks: asyncio.Task[None] | None) -> None:
+async def _all_done(*tasks: asyncio.Future[None] | None) -> None:
     for task in tasks:
         if task is not None:
             await task

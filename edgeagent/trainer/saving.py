@@ -164,7 +164,10 @@ class Saving:
         if self.memory is None:
             raise EdgeAgentError(f"cannot save {path}: there is no training state yet")
         self._state.bring_home(whole=True)
-        held = self.memory.held.view() if self._state.shards is not None else None
+        held = None
+        if (shards := self._state.shards) is not None:
+            shards.owed.all()
+            held = self.memory.held.view()
         return self.memory.state.view(), held
 
     def _writes(

@@ -25,6 +25,8 @@ from edgeagent.handover import (
     Reduced,
     SaveAside,
     Saved,
+    Settle,
+    Stepped,
     Work,
 )
 from edgeagent.trainer import endings
@@ -77,6 +79,8 @@ class Service:
         self._told_half = False  # whether it was told since half of the work is done
         self._share = 0  # micro-batches of this round that were dealt to this node to be computed
         self._parts = 0  # in how many equal parts they are computed: steps, or themselves
+        if state.shards is not None:
+            state.shards.owed.done = lambda: self.tell(Stepped(state.iteration - 1))
 
     # --- where the trainer stands -----------------------------------------------------------------
 
@@ -134,12 +138,29 @@ class Service:
         if client is None:
             raise AgentLost("the trainer has no agent")
         self.pass_interrupt_on()
+        self._step_slots_while_waiting(client)
         message = client.receive()
         try:
+            if not isinstance(message, Work):  # computing need not wait for slots
+                self.settle_slots()
             self._act_on(client, message)
         except EdgeAgentError as error:
             self.failure = str(error)
             raise
+
+    def settle_slots(self) -> None:
+        """Make the step of divided slots that was put off, if there is one."""
+        if (shards := self._state.shards) is not None:
+            shards.owed.all()
+
+    def _step_slots_while_waiting(self, client: AgentClient) -> None:
+        """Make that step for as long as the agent says nothing."""
+        shards = self._state.shards
+        while shards is not None and shards.owed.owed is not None:
+            client.poll()
+            if client.waiting():
+                return
+            shards.owed.some()
 
     def settle_early(self) -> bool:
         """Apply the round if it was completed without this node's help; return whether it was."""
@@ -147,6 +168,8 @@ class Service:
         if client is None:
             return False
         client.poll()
+        if any(isinstance(message, Settle) for message in client.waiting()):
+            self.settle_slots()
         if not any(self._decides(message) for message in client.waiting()):
             return False
         before = self._state.iteration
@@ -159,6 +182,8 @@ class Service:
         """Return whether what this trainer still has to compute is of no use after `message`."""
         if isinstance(message, Work):
             return message.turn != self._turn
+        if isinstance(message, Settle):
+            return message.decides
         return isinstance(message, Publish | Reduced | Begin | End)
 
     def _act_on(self, client: AgentClient, message: Message) -> None:
@@ -178,6 +203,9 @@ class Service:
         elif isinstance(message, Publish):
             self.pending.clear()
             client.send(self._state.publish(message))
+        elif isinstance(message, Settle):
+            if message.decides:
+                self.pending.clear()
         elif isinstance(message, SaveAside):
             client.send(self._saving.aside(message.keep))
         elif isinstance(message, End):

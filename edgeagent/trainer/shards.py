@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from edgeagent.errors import UsageError
-from edgeagent.handover import MARK_STRIPES
 from edgeagent.held_memory import HeldLayout
+from edgeagent.marks import MARK_STRIPES
 from edgeagent.trainer.block_steps import count_of, is_ready, steps_of
 from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.gradients import clip_coefficient, is_finite
 from edgeagent.trainer.image import CPU
 from edgeagent.trainer.mean import Mean
+from edgeagent.trainer.owed_slots import OwedSlots
 from edgeagent.trainer.pieces import joined, pieces_of
 from edgeagent.trainer.settings import NOT_SCALARS
 from edgeagent.trainer.slots import HOOKS, discover_slots, lone_optimizer
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from edgeagent.handover import Publish, Reduced
+    from edgeagent.slot_steps import SlotStep
     from edgeagent.trainer.gradients import VectorLayout
     from edgeagent.trainer.image import StateImage
     from edgeagent.trainer.layout import StateLayout
@@ -99,6 +101,8 @@ class Shards:
         self.layout = HeldLayout(len(self.slot_names), vector.elements, vector.chunk_elements)
         self.stand_ins = StandIns(optimizer, names, self.layout.stripes)
         self._blocks = steps_of(optimizer, CPU)
+        chunks = vector.gradient_chunks
+        self.owed = OwedSlots(optimizer, self._blocks, self.layout, self.slot_names, chunks)
         self._names = tuple(names.values())
         self._pieces = pieces_of(vector, [p.numel() for p in self._parameters])
         numbers = {p: n for n, p in enumerate(self._parameters)}
@@ -147,10 +151,14 @@ class Shards:
         self.keep(self.stripes)
         self._held = torch.frombuffer(held, dtype=torch.float32, count=self.layout.bytes // 4)
         self._results = contribution
+        self.owed.attach(self._held, marks)
 
     def keep(self, stripes: Iterable[int]) -> None:
         """From now on the slots of these stripes are here; note it for the agent, too."""
+        self.owed.all()
         self.stripes = tuple(stripes)
+        if not self.stripes:  # the state is another one, which may have no slots yet
+            self.owed.forget()
         bits = sum(1 << s for s in self.stripes)
         for word in range(limits.MAX_STRIPES // 64):
             part = bits >> (64 * word) & ((1 << 64) - 1)
@@ -178,6 +186,7 @@ class Shards:
         """Put the new weights of the stripes that this device owns into P, of which nobody needs
         what it had there any more. Where sums are lost, these are the old weights, and changes of
         buffers that are zero."""
+        self.owed.all()
         lost = dict.fromkeys(self._chunks(wanted.lost))
         chunks = self._chunks(wanted.stripes)
         for chunk in chunks:
@@ -200,6 +209,7 @@ class Shards:
         the stripes in `kept` are kept here from now on."""
         every = self.stand_ins.with_these(stripes)
         self.stand_ins.begin_anew(stripes)
+        self.owed.forget()
         for chunk in self._chunks(s for s in every if s in kept):
             for number in range(len(self.slot_names)):
                 self.slot_memory(number, chunk).zero_()
@@ -209,19 +219,27 @@ class Shards:
         return self._results[piece.first : piece.first + piece.length]
 
     def apply(self, reduced: Reduced, vector: torch.Tensor, scale: float, *, missed: bool) -> None:
-        """Make the update of an iteration: step the slots that this device keeps with the sums in
-        the region `held` (those `missed` there), and take over the weights in `vector`, which is
-        R."""
-        self._step_slots(reduced, scale, missed=missed)
+        """Make the update of an iteration: take over the weights in `vector`, which is R, and step
+        the slots that this device keeps with the sums in the region `held` (those `missed` there),
+        or put that off (`owed`)."""
+        update = self._update_of(reduced, scale)
+        if update is not None and (step := self._to_owe(update, missed=missed)) is not None:
+            self.owed.owe(step, reduced.stripes)
+        elif update is not None:
+            self._step_slots(reduced, update, missed=missed)
         self._take_weights(vector)
         with ExactArithmetic():
             self.stand_ins.step(reduced.gradient_bitmap)
 
-    def _step_slots(self, reduced: Reduced, scale: float, *, missed: bool) -> None:
+    def _to_owe(self, update: _Update, *, missed: bool) -> SlotStep | None:
+        """Return the step of the slots if it may be put off."""
+        if missed or not self.stripes:  # an update that was missed is followed by others at once
+            return None
+        all_have = update.bitmap + 1 == 1 << len(self._parameters)
+        return self.owed.step_for(update.mean, self.stand_ins, all_have=all_have)
+
+    def _step_slots(self, reduced: Reduced, update: _Update, *, missed: bool) -> None:
         """Step the slots of the stripes that this device keeps, and their weights with them."""
-        update = self._update_of(reduced, scale)
-        if update is None:
-            return
         for some in self._batches(self._chunks(reduced.stripes)):
             self._step(some, self._weights, update, keep=True, missed=missed)
 

@@ -19,7 +19,7 @@ from edgeagent.trainer.settings import NOT_SCALARS
 from edgeagent.trainer.slots import lone_optimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from torch.optim import Optimizer
 
@@ -39,6 +39,10 @@ class StandIns:
     ) -> None:
         self._real = optimizer
         self._numbers = {p: n for n, p in enumerate(names)}
+        self._members = [
+            [self._numbers[p] for p in group["params"] if p in self._numbers]
+            for group in optimizer.param_groups
+        ]
         self._all = [
             [torch.nn.Parameter(torch.zeros(0)) for _ in names] for _ in range(GENERATIONS)
         ]
@@ -87,6 +91,14 @@ class StandIns:
         stand_in = self._all[int(self._of[stripe])][parameter]
         found: dict[str, Any] = self.optimizer.state.get(stand_in, {})
         return found
+
+    def known(self) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+        """Yield the settings and the memory of each parameter, in each generation in use."""
+        used = {0, *self.generations()}
+        for group, of in zip(self._real.param_groups, self._members, strict=True):
+            for generation in used:
+                for number in of:
+                    yield group, self.optimizer.state.get(self._all[generation][number], {})
 
     def with_these(self, stripes: Iterable[int]) -> tuple[int, ...]:
         """Return all stripes that begin anew if these do."""

@@ -20,15 +20,8 @@ import torch
 
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.footprint import check_it_fits
-from edgeagent.handover import (
-    MARK_APPLYING,
-    MARK_ITERATION,
-    REPLAY_BUFFER,
-    Applied,
-    ChunksReady,
-    Contributed,
-    Published,
-)
+from edgeagent.handover import REPLAY_BUFFER, Applied, ChunksReady, Contributed, Published
+from edgeagent.marks import MARK_APPLYING, MARK_ITERATION
 from edgeagent.memory import room
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.trainer.buffers import ModelBuffers
@@ -459,7 +452,8 @@ class TrainingState:
             if reduced.is_read or self._steps_home:
                 self.bring_home()
         self._note()
-        return Applied(reduced.iteration, loss, not finite, self.meta())
+        owed = self.shards.owed.told if self.shards is not None else ("", ())
+        return Applied(reduced.iteration, loss, not finite, self.meta(), *owed)
 
     def publish(self, wanted: Publish) -> Published:
         """Make the results of the chunks that this device owns; nothing of the state changes.

@@ -401,6 +401,7 @@ class Trainer:
         trainer catches up when the block ends; if they become too many to keep, the device leaves
         the cluster and joins it again then. Others compute what it had begun of an iteration.
         """
+        self._service.settle_slots()
         self._service.tell(Away(True))
         try:
             yield

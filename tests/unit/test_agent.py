@@ -20,6 +20,7 @@ from edgeagent import agent as module
 from edgeagent import handover
 from edgeagent.agent import Agent, run_agent
 from edgeagent.config import AgentConfig
+from edgeagent.marks import MARK_ITERATION
 from edgeagent.shared_memory import create_shared_memory, send_descriptors
 from edgeagent.shell import Shell, trainer_side
 from edgeagent.trace import read_trace
@@ -105,7 +106,7 @@ class Trainer:
                 self.send(handover.Contributed(*said))
             case handover.Reduced(iteration):
                 if message.is_read or not self._apart:
-                    self._marks[handover.MARK_ITERATION] = iteration + 1
+                    self._marks[MARK_ITERATION] = iteration + 1
                 self.send(handover.Applied(iteration, 1.0, False, b"m%d" % iteration))
             case handover.End():
                 self.send(handover.Finished(""))

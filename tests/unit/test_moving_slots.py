@@ -12,9 +12,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from edgeagent.handover import Applied, Settle
 from edgeagent.held_memory import HeldLayout
 from edgeagent.shared_memory import create_shared_memory
 from edgeagent.shell import stripes
+from edgeagent.shell.owed_steps import OwedSteps
 from edgeagent.shell.stripes import Stripes
 from protocols import effects, events
 from protocols.wire.bulk import BulkHeader, BulkKind
@@ -45,7 +47,10 @@ class Bench:
         peers: Any = SimpleNamespace(send_bulk=self.send)
         hello: Any = SimpleNamespace(slots=SLOTS, elements=ELEMENTS, chunk_elements=CHUNK)
         spawn = lambda work: asyncio.get_running_loop().create_task(work)  # noqa: E731
-        self.stripes = Stripes(self.hub, peers, hello, memory, spawn)
+        owner: Any = SimpleNamespace(spawn=spawn)
+        self.asked: list[Any] = []
+        self.owed = OwedSteps(self.asked.append, None)
+        self.stripes = Stripes(self.hub, peers, hello, memory, owner, self.owed)
         assert self.stripes.count == ELEMENTS // CHUNK
 
     def send(self, to: bytes, header: BulkHeader, payload: memoryview) -> None:
@@ -85,6 +90,33 @@ def test_a_few_slots_are_lent_at_once() -> None:
             (4, 1),
         ]
         assert all(what == bench.slot(h.index, h.reference) for _, h, what in bench.sent)
+
+    asyncio.run(run())
+
+
+def test_slots_that_are_still_to_be_stepped_are_neither_lent_nor_replaced() -> None:
+    async def run() -> None:
+        bench = Bench()
+        bench.wanted = {2: OTHER}
+        bench.owed.applied(
+            Applied(AT - 1, 0.0, False, b"", "adam", (0.9, 0.99, 0.0, 1.0, 1.0, 1.0))
+        )
+        before = bench.slot(3, 0)
+        bench.lend(ONE, 0)
+        bench.comes(OTHER, bench.header(3, 0), -1.0)
+        await asyncio.sleep(0)
+        assert not bench.sent
+        assert bench.asked == [Settle(False)]
+        assert bench.slot(3, 0) == before
+        bench.slots[bench.stripes.layout.slot(0, 1)] = 9.0  # as the trainer steps them
+        bench.owed.made()
+        lending = bench.stripes.lending
+        assert lending is not None
+        await asyncio.wait_for(lending, 9)
+        assert next(what[0] for _, _, what in bench.sent) == 9.0
+        assert bench.slot(3, 0) == before
+        bench.stripes.place(AT, (2,))
+        assert bench.slot(3, 0) == [-1.0] * CHUNK
 
     asyncio.run(run())
 

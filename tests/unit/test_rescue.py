@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from edgeagent import rescue
 from edgeagent.checkpoint_file import write_checkpoints
 from edgeagent.errors import EdgeAgentError
-from edgeagent.handover import MARK_APPLYING, MARK_STRIPES, Hello
+from edgeagent.marks import MARK_APPLYING, MARK_OWED, MARK_STRIPES, OWES_STEP, STEPS_NOW
 from edgeagent.rescue import kill_and_save
 from edgeagent.shell.trainer_side import OwnState
+from edgeagent.slot_steps import SlotStep
 from edgeagent.slots_file import slots_path
 from edgeagent.trainer.checkpoint import load_checkpoint, save_checkpoint
 from edgeagent.trainer.introduction import introduce
@@ -26,6 +28,7 @@ from edgeagent.trainer.state import TrainingState
 from protocols.cluster.ancestry import Past
 
 if TYPE_CHECKING:
+    from edgeagent.handover import Hello
     from edgeagent.shared_memory import SharedMemory
 
 LOOP = "while True: pass"
@@ -176,6 +179,35 @@ def test_slots_of_a_divided_optimizer_are_saved_beside_it(
     assert written == Path(slots_path(str(by_trainer))).read_bytes()
     assert len(written) > 100
     assert (tmp_path / "m-earlier-slots.safetensors").read_bytes() == b"older slots"
+
+
+@pytest.mark.parametrize(("mark", "lacks"), [(OWES_STEP, False), (STEPS_NOW, True)])
+def test_slots_that_lack_a_step_are_stepped_or_not_saved(
+    child: subprocess.Popen[bytes], tmp_path: Path, mark: int, lacks: bool
+) -> None:
+    save = tmp_path / "m.safetensors"
+    trained = Trained(save, shards=True)
+    shards = trained.state.shards
+    assert shards is not None
+    held, layout = trained.memory.held.array("float32"), shards.layout
+    held[:] = 3.0
+    step = SlotStep("adam", (0.5, 0.5), False, 1)
+    if mark == OWES_STEP:
+        shards.owed.owe(step, shards.stripes)
+    else:
+        trained.memory.marks.array("int64")[MARK_OWED] = mark
+    about = (trained.hello, trained.memory, trained.own)
+    assert kill_and_save(child, *about, owed=step) == str(save)
+    slots = load_file(slots_path(str(save)))
+    assert bool(slots) is not lacks
+    assert {tuple(x.unique().tolist()) for name, x in slots.items() if "exp_avg_sq" in name} == (
+        set() if lacks else {(6.0,)}
+    )
+    assert layout.stripes > 0
+    held[:] = 3.0
+    trained.memory.marks.array("int64")[MARK_OWED] = mark
+    kill_and_save(child, *about, owed=None)  # the agent has not heard of that step
+    assert not load_file(slots_path(str(save)))
 
 
 def test_all_stripes_there_can_be_are_told_to_the_agent(tmp_path: Path) -> None:

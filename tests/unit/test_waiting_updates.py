@@ -15,6 +15,7 @@ from edgeagent import handover
 from edgeagent.dataplane.reduce import Reducer
 from edgeagent.dataplane.shards import state_digest, state_digest_while
 from edgeagent.dataplane.snapshot import copy_in_blocks
+from edgeagent.errors import EdgeAgentError
 from edgeagent.shell import trainer_side
 from edgeagent.shell.trainer_side import TrainerSide
 from protocols import effects
@@ -103,6 +104,44 @@ def test_a_digest_is_told_if_no_update_comes(monkeypatch: pytest.MonkeyPatch) ->
     assert told == [(AT, state_digest(memoryview(STATE), meta))]
 
 
+def test_what_needs_stepped_slots_waits_for_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        bench = Bench(monkeypatch)
+        trainer, stripes = bench.trainer, Mock(lending=None)
+        trainer.stripes = stripes
+        owed = (0.9, 0.99, 0.0, 1.0, 1.0, 1.0)
+        trainer.received(handover.Applied(AT - 1, 0.0, False, b"", "adam", owed))
+        trainer.perform(effects.Publish(AT, 0, EMPTY, 3, ()))
+        published = bench.ready
+        trainer.perform(effects.Apply(AT, EMPTY, 3))
+        applied = bench.ready
+        kinds = [type(message) for message in bench.sent]
+        assert kinds == [handover.Settle, handover.Publish, handover.Reduced]
+        assert bench.sent[0] == handover.Settle(True), "and it is said once"
+        await asyncio.sleep(0)
+        assert published is not None
+        assert applied is not None
+        assert not any(waits.done() for waits in (published, applied))
+        stripes.place.assert_not_called()
+        trainer.received(handover.Stepped(AT - 1))
+        await asyncio.wait_for(applied, 9)
+        assert published.done()
+        stripes.place.assert_called_once_with(AT, ())
+        trainer.perform(effects.Publish(AT + 1, 0, EMPTY, 3, ()))
+        assert bench.ready is None, "nothing is owed"
+
+    asyncio.run(run())
+
+
+def test_an_impossible_step_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        bench = Bench(monkeypatch)
+        with pytest.raises(EdgeAgentError, match="the trainer owes no step of slots: lion"):
+            bench.trainer.received(handover.Applied(AT, 0.0, False, b"", "lion", ()))
+
+    asyncio.run(run())
+
+
 def test_no_update_waits_for_a_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be one of a state that is half another one."""
 
@@ -166,12 +205,17 @@ def test_sums_are_lent_until_the_slots_are_stepped_with_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def goes_on(bench: Bench) -> None:
-        held = bench.trainer._held = Mock()
+        held = bench.trainer._held = bench.trainer.owed._held = Mock()
         bench.trainer.perform(effects.Apply(AT + 1, EMPTY, 3, stripes=(0, 1)))
         held.lend.assert_called_once_with()
         held.returned.assert_not_called()
-        bench.trainer.received(handover.Applied(AT + 1, 0.0, False, b""))
+        owed = (0.9, 0.99, 0.0, 1.0, 1.0, 1.0)
+        bench.trainer.received(handover.Applied(AT + 1, 0.0, False, b"", "adam", owed))
+        held.returned.assert_not_called()
+        bench.trainer.received(handover.Stepped(AT + 1))
         held.returned.assert_called_once_with()
+        bench.trainer.received(handover.Applied(AT + 1, 0.0, False, b""))
+        assert held.returned.call_count == 2, "or at once, if nothing is owed"
         held.lend.reset_mock()
         bench.round(AT + 2)
         bench.trainer.perform(effects.Apply(AT + 2, EMPTY, 3, stripes=()))

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from edgeagent import handover
+from edgeagent.marks import MARK_ITERATION
 from edgeagent.shared_memory import SharedMemory, create_shared_memory
 from protocols.rounds.control_word import bits
 
@@ -138,7 +139,7 @@ class StandIn:
                     self._state[:] = self._shared
                     assert self.state == expected_state(iteration), "a torn state was pulled"
                     self.iteration = iteration
-                    self._marks[handover.MARK_ITERATION] = iteration
+                    self._marks[MARK_ITERATION] = iteration
                 self._round, self._todo = -1, []
                 assert iteration == self.iteration
             case handover.Work(iteration, micro_batches, turn):
@@ -218,5 +219,5 @@ class StandIn:
         self.iteration += 1
         if reduced.is_read or not self._apart:
             self._shared[:] = self._state
-            self._marks[handover.MARK_ITERATION] = self.iteration
+            self._marks[MARK_ITERATION] = self.iteration
         self.say(handover.Applied(i, 1.0, False, meta(i + 1)))

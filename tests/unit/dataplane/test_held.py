@@ -231,6 +231,22 @@ def test_sums_that_come_while_a_late_trainer_still_reads_others_wait_for_it() ->
     assert memory[LAYOUT.sums(1)].tolist() == ones.tolist()
 
 
+def test_sums_of_an_update_that_waits_for_the_one_before_stay_apart_from_later_ones() -> None:
+    held, memory = held_chunks()
+    ones, twos, threes = (np.full(CHUNK, k, np.float32) for k in (1, 2, 3))
+    held.keep(1, ones)
+    held.lend()
+    held.keep(1, twos)
+    held.lend()  # the slots are not stepped with the first ones yet
+    held.keep(1, threes)
+    assert memory[LAYOUT.sums(1)].tolist() == ones.tolist()
+    assert held.copy_sums((0,))[1].tolist() == threes.tolist()
+    held.returned()
+    assert memory[LAYOUT.sums(1)].tolist() == twos.tolist()
+    held.returned()
+    assert memory[LAYOUT.sums(1)].tolist() == threes.tolist()
+
+
 def alone(monkeypatch: pytest.MonkeyPatch) -> tuple[Host, list[float]]:
     """Return a member without neighbours that works in slices and has just published its results,
     and these."""

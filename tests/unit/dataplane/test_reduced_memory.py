@@ -13,7 +13,7 @@ import pytest
 
 from edgeagent.dataplane.reduced_memory import ReducedMemory
 from edgeagent.dataplane.weight_chunks import WeightChunks
-from edgeagent.handover import MARK_APPLYING, MARK_ITERATION
+from edgeagent.marks import MARK_APPLYING, MARK_ITERATION
 
 CHUNK, ELEMENTS = 4, 14  # three chunks of weights, and one of buffers with two elements
 # First element of the vector, first byte of the state, number of elements.

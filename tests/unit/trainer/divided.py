@@ -70,6 +70,9 @@ class Device:
 
     @property
     def held(self) -> np.ndarray[Any, Any]:
+        """The region with slots and sums, once the slots are stepped: the agent waits for that
+        before it reads slots or puts other sums there."""
+        self.shards.owed.all()
         return self.memory.held.array("float32")
 
     def compute(self, seed: int) -> Any:

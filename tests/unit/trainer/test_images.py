@@ -14,7 +14,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from edgeagent.errors import UsageError
-from edgeagent.handover import MARK_APPLYING, MARK_ITERATION, Reduced
+from edgeagent.handover import Reduced
+from edgeagent.marks import MARK_APPLYING, MARK_ITERATION
 from edgeagent.shared_memory import SharedMemory, create_shared_memory
 from edgeagent.trainer.fingerprint import trial_slots, update_digest
 from edgeagent.trainer.image import CPU, StateImage, device_of
