@@ -42,6 +42,8 @@ _AFTER_LOSS: dict[str, str] = {
 }
 # Reports about members, which are not written before this device is a member itself.
 _OF_MEMBERS = ("member_joined", "member_left", "member_late", "diverged")
+# Reports about the parts of a divided optimizer state.
+_OF_PARTS = ("copies", "handing_on", "parts_missing", "parts_complete", "parts_anew", "rounding")
 _FAREWELLS = {
     "leave": "has left",
     "failure": "is lost; going on without it",
@@ -372,7 +374,7 @@ class Observer:
                 self.say(f"the training state here differs in: {values['where']}")
             case "member_late" | "member_back":
                 self._told_of_trainer(event, values)
-            case "copies" | "handing_on" | "parts_missing" | "parts_complete" | "parts_anew":
+            case _ if event in _OF_PARTS:
                 self._told_of_parts(event, values)
             case "wrong_source":
                 self._write(event, **values)
@@ -444,6 +446,19 @@ class Observer:
                 f"waiting for {', '.join(values['nodes'])}: only there is a part of the optimizer's"
                 f" state; {_AFTER_LOSS[values['then']]}"
             )
+        elif event == "rounding":
+            most, *others = values["groups"]
+            if others:
+                who = ", ".join(name for group in others for name in group)
+                self.say(
+                    f"{who} round updates otherwise than {', '.join(most)}: each result is computed"
+                    " by one device, and taken over by all"
+                )
+            else:
+                self.say(
+                    "all devices round updates alike now; slots of which others had made the last"
+                    " steps may differ from theirs in the last bits"
+                )
         elif event == "parts_anew":
             lost = len(values["parts"])
             are, begin = ("is", "it begins") if lost == 1 else ("are", "they begin")

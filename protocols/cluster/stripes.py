@@ -139,6 +139,14 @@ def smallest_losses(stripes: Sequence[Stripe], here: Sequence[int]) -> tuple[tup
     return tuple(sorted(members for members in kept if len(members) == fewest))
 
 
+def alike(view: View) -> tuple[tuple[bytes, ...], ...]:
+    """Return the members in groups that round updates alike, the largest group first."""
+    groups: dict[str, tuple[bytes, ...]] = {}
+    for member in view.members:
+        groups[member.numeric_class] = (*groups.get(member.numeric_class, ()), member.node)
+    return tuple(sorted(groups.values(), key=lambda nodes: (-len(nodes), nodes)))
+
+
 def begun_anew(stripes: Sequence[Stripe], iteration: int) -> tuple[int, ...]:
     """Return the stripes whose slots begin anew at the start of `iteration`."""
     return tuple(s for s, stripe in enumerate(stripes) if stripe.anew == iteration > 0)

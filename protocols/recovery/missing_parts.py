@@ -1,5 +1,6 @@
 """What would be lost of a divided optimizer state, which members are waited for because they alone
-have a part of it, and when these are given up (`OnLost`)."""
+have a part of it, when these are given up (`OnLost`), and whose members' results round
+otherwise."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.cluster.stripes import (
     OnLost,
+    alike,
     orphans,
     renumbered,
     smallest_losses,
@@ -33,6 +35,7 @@ class MissingParts:
         self._told: tuple[bytes, ...] = ()
         self._since = 0.0
         self._survives = 0
+        self._alike = 1  # how many groups of members round alike, each in its own way
         self._seen: Policy | None = None  # what was looked at the last time
         self._lost: Lost | None = None
         self._gone_since: dict[bytes, float] = {}
@@ -127,6 +130,7 @@ class MissingParts:
         if survives != self._survives:
             self._survives = survives
             context.report("copies", survives=survives)
+        self._tell_who_rounds_alike(policy)
         missing = self.holders(lost)
         if missing == self._told:
             return
@@ -140,6 +144,16 @@ class MissingParts:
         else:
             context.report("parts_complete", seconds=round(now - self._since, 6))
         self._told = missing
+
+    def _tell_who_rounds_alike(self, policy: Policy) -> None:
+        """Report when members round updates in more, or in fewer, different ways than before. That
+        is allowed: all take over the results of owners. But slots of copies differ then."""
+        groups = alike(policy.view)
+        if len(groups) != self._alike:
+            self._alike = len(groups)
+            names = {member.node: member.name for member in policy.view.members}
+            told = [[names[node] for node in group] for group in groups]
+            self._context.report("rounding", groups=told)
 
     @property
     def sought(self) -> tuple[bytes, ...]:
@@ -169,4 +183,4 @@ class MissingParts:
 
     def forget(self) -> None:
         """This device is no member any more, and waits for nobody."""
-        self._seen, self._told, self._survives = None, (), 0
+        self._seen, self._told, self._survives, self._alike = None, (), 0, 1

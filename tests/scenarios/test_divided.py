@@ -78,6 +78,9 @@ def test_a_device_that_rounds_otherwise_takes_part_and_survives(tmp_path: Path) 
         alice, bob = cluster.together("alice", "bob", script=[str(end)])
         carol = cluster.start("carol", peers=[alice], script=[str(end)], environment=ODD)
         carol.wait_members("alice", "bob", "carol")
+        for agent in (alice, carol):
+            agent.wait("rounding")
+            assert agent.all("rounding")[0]["groups"] == [["alice", "bob"], ["carol"]]
         for dead in (alice, bob):
             others = [a for a in (bob, carol) if a is not dead]
             carol.wait_until("copies", lambda: survives(carol) > 0, 60)
@@ -86,6 +89,7 @@ def test_a_device_that_rounds_otherwise_takes_part_and_survives(tmp_path: Path) 
             dead.signal(signal.SIGKILL)
             carol.wait_members(*(a.name for a in others))
         carol.wait_steps(20)
+        assert carol.all("rounding")[-1]["groups"] == [["carol"]]
         end.touch()
         assert carol.wait_exit() == 0, carol.describe()
         assert not any(agent.all("diverged") for agent in (alice, bob, carol))

@@ -280,6 +280,12 @@ def test_who_alone_has_a_part_of_the_optimizer_is_named(monkeypatch: pytest.Monk
     bench.observer.report("parts_anew", {"parts": [1, 3], "of": 128, "iteration": 40})
     assert said[5].startswith("2 of 128 parts of the optimizer's state are lost")
     assert [e["parts"] for e in bench.all("parts_anew")] == [[1, 3]]
+    said.clear()
+    bench.observer.report("rounding", {"groups": [["bob", "eve"], ["ann"], ["mac"]]})
+    bench.observer.report("rounding", {"groups": [["mac"]]})
+    assert said[0].startswith("ann, mac round updates otherwise than bob, eve: each result")
+    assert said[1].startswith("all devices round updates alike now")
+    assert [e["groups"] for e in bench.all("rounding")][1:] == [[["mac"]]]
     assert [e["nodes"] for e in bench.all("parts_missing")][:1] == [["bob", "eve"]]
     assert [e["seconds"] for e in bench.all("parts_complete")] == [2.5]
 

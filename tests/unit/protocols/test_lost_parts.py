@@ -13,6 +13,7 @@ from edgeagent.advice import leaving_waits_for
 from protocols import limits
 from protocols.cluster.policy import Pull
 from protocols.cluster.stripes import OnLost, Stripe, begun_anew, orphans, taken_over
+from protocols.effects import Report
 from protocols.events import LeaveWanted
 from protocols.recovery.missing_parts import MissingParts
 from protocols.scheduler.fence import FenceLeader, Lost, LostParts, decide
@@ -325,6 +326,28 @@ def test_what_a_member_in_reach_has_learned_is_not_missing() -> None:
     context.policy = None
     parts.learned(other, (1,))
     context.effects.clear()
+
+
+def test_who_rounds_updates_otherwise_is_told() -> None:
+    world, hosts = divided(14, 3, 0, 4000)
+    context = node_of(hosts[0]).context
+    policy, parts = policy_of(hosts[0]), MissingParts(context)
+
+    def rounding(*classes: str) -> list[object]:
+        pairs = zip(policy.view.members, classes, strict=True)
+        members = tuple(replace(m, numeric_class=name) for m, name in pairs)
+        context.policy = replace(policy, view=replace(policy.view, members=members))
+        parts.tell(world.now, Lost())
+        reports = [e for e in context.effects if isinstance(e, Report) and e.event == "rounding"]
+        context.effects.clear()
+        return [r.values["groups"] for r in reports]
+
+    first, second, third = (m.name for m in policy.view.members)
+    assert rounding("", "", "") == []
+    assert rounding("pc", "mac", "mac") == [[[second, third], [first]]]
+    assert rounding("pc", "pc", "mac") == [], "there are as many groups as before"
+    assert rounding("mac", "mac", "mac") == [[[first, second, third]]]
+    assert rounding("mac", "mac", "mac") == []
 
 
 def test_after_the_last_update_who_is_out_of_reach_is_given_time_to_come_back() -> None:
