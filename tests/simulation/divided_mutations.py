@@ -8,14 +8,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from protocols.cluster.stripes import Stripe, renumbered
+from protocols.cluster.stripes import Stripe, owned_by, renumbered
+from protocols.effects import Publish
 from protocols.member import cycle
 from protocols.member.learning import Learning
 from protocols.member.trainer_debt import TrainerDebt
+from protocols.rounds.control_word import EMPTY
 from protocols.rounds.divergence import is_final
-from protocols.rounds.round import Round
+from protocols.rounds.round import KeepSum, Round
 from protocols.scheduler import fence
 from tests.simulation import host
+from tests.simulation.host import Host
 
 if TYPE_CHECKING:
     from protocols.rounds.control_word import ControlWord
@@ -26,6 +29,32 @@ if TYPE_CHECKING:
 def word_without_the_sums() -> Iterator[None]:
     """A member gives its part of the control word before it has the sums that it is to keep."""
     with patch.object(Round, "_count_sums", lambda _round: 0):
+        yield
+
+
+@contextmanager
+def publish_before_the_verdict() -> Iterator[None]:
+    """An owner has results made, and sends them, once it has all sums that it is to keep, although
+    the round may still have to be done again."""
+    real = Host.drive
+
+    def publish(this: Round) -> list[Any]:
+        return [x for chunk in this.owned if not this._reduced[chunk] for x in this._settle(chunk)]
+
+    def drive(this: Host, wanted: list[Any]) -> None:
+        real(this, wanted)
+        reduce = this.reduce
+        if reduce is None or not any(isinstance(effect, KeepSum) for effect in wanted):
+            return
+        spec = reduce.round.spec
+        if reduce.round._awaited or spec.iteration != this.iteration or this.node is None:
+            return
+        policy = this.node.context.policy
+        owned = owned_by(policy.stripes, policy.view.nodes.index(this.me.node)) if policy else ()
+        this.slots._make(Publish(spec.iteration, spec.attempt, EMPTY, 1, owned))
+        this.publish()
+
+    with patch.object(Host, "drive", drive), patch.object(Round, "publish", publish):
         yield
 
 
@@ -173,6 +202,7 @@ def lend_slots_of_an_ended_trainer() -> Iterator[None]:
 
 DIVIDED_MUTATIONS: tuple[Callable[[], AbstractContextManager[None]], ...] = (
     word_without_the_sums,
+    publish_before_the_verdict,
     promote_who_has_not_learned,
     lend_what_was_changed,
     redo_what_was_decided,

@@ -100,6 +100,8 @@ BEGINNINGS = (
     a_join_and_a_leave,
 )
 VICTIMS = ((0,), (1,), (2,), (3,), (0, 1), (4,))
+# With a divided optimizer any two die at once while nothing else changes, too.
+OTHER_PAIRS = ((0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 # Changes in which a member goes that is none of the victims.
 LOSE_ONE = (a_leave, a_hand_over, a_death, an_election, an_expulsion, a_join_and_a_leave)
 
@@ -152,7 +154,7 @@ def scenarios() -> list[Scenario]:
         for begin in BEGINNINGS
         for victims in VICTIMS
         if victims != (4,) or begin in joins
-    ]
+    ] + [Scenario(a_round, victims, is_divided=True) for victims in OTHER_PAIRS]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "enter_while_behind": (840003, 2),
     "ship_before_completion": (840113, 1),
     "word_without_the_sums": (910000, 1),
+    "publish_before_the_verdict": (910007, 1),
     "promote_who_has_not_learned": (910032, 1),
     "lend_what_was_changed": (910003, 1),
     "redo_what_was_decided": (910044, 1),
