@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from edgeagent.errors import EdgeAgentError
 from protocols.cluster.stripes import OnLost
@@ -279,7 +279,8 @@ class Reduced:
     the step. `members`: how many nodes took part. `settings`: what the scripts have set of the
     optimizer's scalars, valid from this update on; `other_settings`: empty, or what some scripts
     have set instead. `is_read`: the agent may read the state after this update. Otherwise a trainer
-    on another device need not copy it into shared memory.
+    on another device need not copy it into shared memory. `slots_now`: some device learns slots,
+    which are read right after this update, so their step is not put off (`Applied`).
     """
 
     TAG: ClassVar[int] = 5
@@ -297,6 +298,7 @@ class Reduced:
     is_read: bool = wire(_BOOL, True)
     stripes: tuple[int, ...] = wire(_NUMBERS, ())
     anew: tuple[int, ...] = wire(_NUMBERS, ())
+    slots_now: bool = wire(_BOOL, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,32 +533,7 @@ Message = (
     | Settle
     | Stepped
 )
-_TYPES: tuple[type[Message], ...] = (
-    Hello,
-    Begin,
-    Work,
-    Contributed,
-    Reduced,
-    Applied,
-    ExitRequested,
-    Away,
-    LeaveAsked,
-    End,
-    Finished,
-    Evaluated,
-    SaveAside,
-    SavedAside,
-    EndHeard,
-    Saved,
-    Rehearsed,
-    ChunksReady,
-    Progressed,
-    Costs,
-    Publish,
-    Published,
-    Settle,
-    Stepped,
-)
+_TYPES: tuple[type[Message], ...] = get_args(Message)
 _BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}
 
 

@@ -18,3 +18,5 @@ MARK_OWED = 4
 OWES_NOTHING = 0
 OWES_STEP = 1
 STEPS_NOW = 2  # it is in the middle of that step
+# How many chunks that step has been made of, in ascending order, if it is owed still.
+MARK_STEPPED_CHUNKS = 5

@@ -5,7 +5,7 @@ whose scalars the agent knows. For a trainer on another device it is the state t
 to shared memory. A file that is at that place already is kept under another name. If that place
 takes no file, for example because its disk is full, another one is tried, as by the trainer. Of a
 divided optimizer state the slots that are here are written beside it, after the step that the
-trainer still owed them. If it was in the middle of that step they are of no use: then the file with
+trainer still owed them. If it was in the middle of a chunk they are of no use: then the file with
 slots has none, and those who have copies are needed to go on.
 """
 
@@ -23,6 +23,7 @@ from edgeagent.marks import (
     MARK_APPLYING,
     MARK_ITERATION,
     MARK_OWED,
+    MARK_STEPPED_CHUNKS,
     MARK_STRIPES,
     OWES_NOTHING,
     OWES_STEP,
@@ -115,6 +116,7 @@ def _whole_stripes(
         return []
     gradients = max((first + count for first, _, count in hello.weights), default=0)
     chunks = chunks_to_step(layout, stripes, -(-gradients // layout.chunk_elements))
+    chunks = chunks[int(marks[MARK_STEPPED_CHUNKS]) :]
     held = memory.held.array("float32")
     for _ in step_chunks(held, layout, chunks, hello.slot_names, owed):
         pass

@@ -64,10 +64,11 @@ class SlotStep:
 
     def step(self, total: Vector, slots: Sequence[Vector]) -> None:
         """Step the `slots` (in the order of `SLOTS`) with the sums `total`; all of one length."""
-        for first in range(0, len(total), BLOCK):
-            part = slice(first, first + BLOCK)
-            gradient = self._mean(total[part])
-            _KERNELS[self.rule](gradient, [slot[part] for slot in slots], *self.numbers)
+        with np.errstate(all="ignore"):  # small squares become 0 all the time, as in torch
+            for first in range(0, len(total), BLOCK):
+                part = slice(first, first + BLOCK)
+                gradient = self._mean(total[part])
+                _KERNELS[self.rule](gradient, [slot[part] for slot in slots], *self.numbers)
 
     def _mean(self, total: Vector) -> Vector:
         mean = total / np.float32(self.weight)

@@ -20,6 +20,7 @@ from edgeagent.handover import (
     Hello,
     Message,
     SaveAside,
+    Settle,
     Work,
     encode,
 )
@@ -87,7 +88,8 @@ class TrainerLink(asyncio.Protocol):
         if self._is_held(message):
             self._held.append(message)
             return
-        self._release()
+        if not isinstance(message, Settle):  # of which the place does not matter
+            self._release()
         self._write(message, ready)
 
     def hold(self, *, work: bool, rejoin: bool) -> None:

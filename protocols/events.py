@@ -169,10 +169,11 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class UpdateDelayed:
-    """The update of `iteration`, for which the node has asked with `Apply`, was not handed to the
-    trainer before now, because joiners still received the result of that round from here, whose
-    memory the trainer uses next. Repeated as long as they take it in, and said for the last time
-    when the trainer has the update. If they take in nothing any more, it is not repeated."""
+    """What the node has asked of the trainer for `iteration`, with `Apply` or `Publish`, was not
+    handed to it before now. Either joiners still received the result of that round from here, whose
+    memory the trainer uses next: that is repeated as long as they take it in, said for the last
+    time when the trainer has the update, and not repeated if they take in nothing any more. Or
+    slots had to be stepped or copied first: that is said once."""
 
     iteration: int
 

@@ -74,7 +74,7 @@ class HeldChunks:
     def copy_sums(self, stripes: Iterable[int]) -> dict[int, Vector]:
         """Return copies of the sums of these stripes, by chunk."""
         chunks = [c for s in stripes for c in self.layout.chunks_of(s)]
-        newest = self._aside[-1] if self._aside else {}
+        newest = {c: total for came in self._aside for c, total in came.items()}
         return {c: newest.get(c, self._memory[self.layout.sums(c)]).copy() for c in chunks}
 
     def put_missed(self, sums: dict[int, Vector]) -> None:

@@ -288,6 +288,9 @@ class TrainerSide:
         """Have the trainer make results of the sums that this node owns."""
         word = effect.word
         ready = self.owed.wait(decides=True)
+        if ready is not None:  # the trainer's time for this begins then
+            late = events.UpdateDelayed(effect.iteration)
+            ready.add_done_callback(lambda _: self._handle(late))
         self._send(
             handover.Publish(
                 effect.iteration,
@@ -359,9 +362,22 @@ class TrainerSide:
                 is_read,
                 effect.stripes,
                 effect.anew,
+                self._slots_are_wanted(word),
             ),
             ready,
         )
+
+    def _slots_are_wanted(self, word: ControlWord) -> bool:
+        """Whether some device learns slots under the policy in force, or under the one that this
+        word names, which is in force after the update."""
+        context = self._hub.node.context if self._hub.node is not None else None
+        if context is None or context.policy is None:
+            return False
+        named = max(context.policy.key, (word.term, word.policy))
+        after = context.policies.get(named, context.policy)
+        if after.key != named:  # it is not here yet
+            return True
+        return any(s.learners for p in (context.policy, after) for s in p.stripes)
 
     def _slots_ready(
         self, stripes: Stripes, effect: effects.Apply, ready: asyncio.Future[None] | None
@@ -376,6 +392,7 @@ class TrainerSide:
         async def done() -> None:
             await _all_done(owed, lending, ready)
             stripes.place(effect.iteration, effect.stripes)
+            self._handle(events.UpdateDelayed(effect.iteration))
 
         return self._spawn(done())
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edgeagent.marks import MARK_OWED, OWES_NOTHING, OWES_STEP, STEPS_NOW
+from edgeagent.errors import EdgeAgentError
+from edgeagent.marks import (
+    MARK_OWED,
+    MARK_STEPPED_CHUNKS,
+    OWES_NOTHING,
+    OWES_STEP,
+    STEPS_NOW,
+)
 from edgeagent.slot_steps import ADAM, AMSGRAD, SGD, SLOTS, SlotStep, chunks_to_step, step_chunks
 from edgeagent.trainer.block_steps import BlockSteps, is_ready
 from edgeagent.trainer.image import CPU
@@ -54,7 +61,8 @@ class OwedSlots:
         self._names = names
         self._gradient_chunks = gradient_chunks
         self._rest: Iterator[int] = iter(())
-        self._tried: dict[tuple[Any, ...], bool] = {}  # rule and settings -> whether bits agree
+        self._is_broken = False  # a step has ended in the middle of a chunk
+        self._tried: dict[tuple[Any, ...], bool] = {}  # kind of step -> whether bits agree
         self._ready: object = None  # for what all slots were found to be there
 
     def attach(self, held: torch.Tensor, marks: Any) -> None:
@@ -89,6 +97,7 @@ class OwedSlots:
         chunks = chunks_to_step(self._layout, stripes, self._gradient_chunks)
         self._rest = step_chunks(self._held, self._layout, chunks, self._names, step)
         self.owed = step
+        self._marks[MARK_STEPPED_CHUNKS] = 0
         self._marks[MARK_OWED] = OWES_STEP
 
     @property
@@ -97,17 +106,25 @@ class OwedSlots:
         return (self.owed.rule, self.owed.encode()) if self.owed is not None else ("", ())
 
     def some(self) -> None:
-        """Make a part of the step that is owed."""
+        """Make a part of the step that is owed, in whole chunks. Raises `EdgeAgentError` if an
+        earlier part has ended in the middle of one, as by a signal of the script's own."""
         if self.owed is None:
             return
+        if self._is_broken:
+            raise EdgeAgentError("a step of the optimizer's slots was broken off")
         left = AT_ONCE
+        self._is_broken = True
         self._marks[MARK_OWED] = STEPS_NOW
         for count in self._rest:
+            self._marks[MARK_STEPPED_CHUNKS] += 1
             left -= count
             if left <= 0:
+                self._marks[MARK_OWED] = OWES_STEP
+                self._is_broken = False
                 return
-        self.owed = None
         self._marks[MARK_OWED] = OWES_NOTHING
+        self._is_broken = False
+        self.owed = None
         self.done()
 
     def all(self) -> None:
@@ -117,7 +134,8 @@ class OwedSlots:
 
     def _agrees(self, step: SlotStep) -> bool:
         """Return whether a few steps of fixed numbers leave the bits that they leave at once."""
-        key = (step.rule, step.numbers, step.maximize)
+        # Schedules may change the numbers in each step. They change the operations only here.
+        key = (step.rule, abs(1 - step.numbers[0]) < 0.5, step.maximize)
         if key not in self._tried:
             settings = self._optimizer.param_groups[0]
             self._tried[key] = self._blocks is not None and _same(self._blocks, step, settings)

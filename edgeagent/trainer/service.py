@@ -141,7 +141,8 @@ class Service:
         self._step_slots_while_waiting(client)
         message = client.receive()
         try:
-            if not isinstance(message, Work):  # computing need not wait for slots
+            # Computing need not wait for slots, and who ends hears of it first.
+            if not isinstance(message, Work | End):
                 self.settle_slots()
             self._act_on(client, message)
         except EdgeAgentError as error:

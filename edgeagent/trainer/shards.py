@@ -207,6 +207,7 @@ class Shards:
     def begin_anew(self, stripes: Iterable[int], kept: Container[int]) -> None:
         """Have the slots of these stripes begin anew, because all who had kept them are lost. Only
         the stripes in `kept` are kept here from now on."""
+        self.owed.all()
         every = self.stand_ins.with_these(stripes)
         self.stand_ins.begin_anew(stripes)
         self.owed.forget()
@@ -223,7 +224,8 @@ class Shards:
         the slots that this device keeps with the sums in the region `held` (those `missed` there),
         or put that off (`owed`)."""
         update = self._update_of(reduced, scale)
-        if update is not None and (step := self._to_owe(update, missed=missed)) is not None:
+        now = missed or reduced.slots_now
+        if update is not None and (step := self._to_owe(update, now=now)) is not None:
             self.owed.owe(step, reduced.stripes)
         elif update is not None:
             self._step_slots(reduced, update, missed=missed)
@@ -231,9 +233,9 @@ class Shards:
         with ExactArithmetic():
             self.stand_ins.step(reduced.gradient_bitmap)
 
-    def _to_owe(self, update: _Update, *, missed: bool) -> SlotStep | None:
+    def _to_owe(self, update: _Update, *, now: bool) -> SlotStep | None:
         """Return the step of the slots if it may be put off."""
-        if missed or not self.stripes:  # an update that was missed is followed by others at once
+        if now or not self.stripes:  # an update that was missed is followed by others at once
             return None
         all_have = update.bitmap + 1 == 1 << len(self._parameters)
         return self.owed.step_for(update.mean, self.stand_ins, all_have=all_have)

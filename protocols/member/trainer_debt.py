@@ -98,6 +98,8 @@ class TrainerDebt:
         self._iterations = 0  # since the trainer began: the first ones take longer
         self._paces: deque[float] = deque(maxlen=limits.TRAINER_SAMPLES)  # seconds/micro-batch
         self._updates: deque[float] = deque(maxlen=limits.TRAINER_SAMPLES)  # seconds/update
+        self._results: deque[float] = deque(maxlen=limits.TRAINER_SAMPLES)  # seconds/results
+        self._published_from = 0.0  # since when the results are made that the trainer has to make
 
     @property
     def is_behind(self) -> bool:
@@ -204,11 +206,18 @@ class TrainerDebt:
         """Have results made, now or when the trainer has caught up. Nobody can go on without them,
         so a trainer that is late is asked, too."""
         self._publishing = effect
-        self.is_late_publisher = self.is_overdue_publisher = False
-        self._publish_by = self._context.now + self._allowed(_usual(self._updates))
+        self._expect_results()
         self._is_told = not self.is_stale
         if self._is_told:
             self._context.do(effect)
+
+    def _expect_results(self) -> None:
+        """From now on the trainer makes results, which may take as long as the last ones, and as
+        an update."""
+        self.is_late_publisher = self.is_overdue_publisher = False
+        self._published_from = self._context.now
+        usual = max(_usual(self._results), _usual(self._updates))
+        self._publish_by = self._published_from + self._allowed(usual)
 
     def _end_publishing(self) -> None:
         self._publishing = self._publish_by = None
@@ -228,11 +237,14 @@ class TrainerDebt:
             self._no_room = effect  # not counted as applied: the others wait until we are let go
 
     def delayed(self, event: UpdateDelayed) -> None:
-        """The trainer gets an update later than it was asked for, so its time begins only then."""
+        """The trainer gets an update, or hears of results that it shall make, later than it was
+        asked for them, so its time begins only then."""
         if self._applying is not None and event.iteration == self._applying.iteration:
             self._applying_at = self._context.now
         elif event.iteration in self.kept[:1]:
             self._answered_at = self._context.now
+        elif self._publishing is not None and event.iteration == self._publishing.iteration:
+            self._expect_results()
 
     def _send(self, work: GiveWork) -> None:
         if self._given_at is None:
@@ -301,6 +313,7 @@ class TrainerDebt:
         """Take the answer to `publish`."""
         now = self._publishing
         if now is not None and (event.iteration, event.attempt) == (now.iteration, now.attempt):
+            self._results.append(self._context.now - self._published_from)
             self._end_publishing()
 
     def applied(self, event: Applied) -> bool:

@@ -21,6 +21,7 @@ from edgeagent.rescue import kill_and_save
 from edgeagent.shell.trainer_side import OwnState
 from edgeagent.slot_steps import SlotStep
 from edgeagent.slots_file import slots_path
+from edgeagent.trainer import owed_slots
 from edgeagent.trainer.checkpoint import load_checkpoint, save_checkpoint
 from edgeagent.trainer.introduction import introduce
 from edgeagent.trainer.slot_files import slots_beside
@@ -183,7 +184,11 @@ def test_slots_of_a_divided_optimizer_are_saved_beside_it(
 
 @pytest.mark.parametrize(("mark", "lacks"), [(OWES_STEP, False), (STEPS_NOW, True)])
 def test_slots_that_lack_a_step_are_stepped_or_not_saved(
-    child: subprocess.Popen[bytes], tmp_path: Path, mark: int, lacks: bool
+    child: subprocess.Popen[bytes],
+    tmp_path: Path,
+    mark: int,
+    lacks: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     save = tmp_path / "m.safetensors"
     trained = Trained(save, shards=True)
@@ -193,7 +198,10 @@ def test_slots_that_lack_a_step_are_stepped_or_not_saved(
     held[:] = 3.0
     step = SlotStep("adam", (0.5, 0.5), False, 1)
     if mark == OWES_STEP:
+        monkeypatch.setattr(owed_slots, "AT_ONCE", 1)
         shards.owed.owe(step, shards.stripes)
+        shards.owed.some()  # then the trainer computes again, and is killed
+        assert len(set(held[: layout.slots * layout.elements].tolist())) > 1
     else:
         trained.memory.marks.array("int64")[MARK_OWED] = mark
     about = (trained.hello, trained.memory, trained.own)

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from edgeagent.errors import EdgeAgentError
-from edgeagent.handover import HANDOVER_VERSION, Decoder, End, Hello, Message, SaveAside, Work
+from edgeagent.handover import (
+    HANDOVER_VERSION,
+    Decoder,
+    End,
+    Hello,
+    Message,
+    SaveAside,
+    Settle,
+    Work,
+)
 from edgeagent.integer_blocks import BLOCK, BLOCK_WORDS, MOST_BLOCKS
 from edgeagent.trainer_link import TrainerLink, check_hello
 
@@ -95,6 +104,12 @@ def test_work_is_held_while_a_device_pauses_and_comes_in_order() -> None:
         link.send(WORK)
 
     assert sent_by(others_have_computed_it) == [WORK, MORE, NONE], "and the next waits again"
+
+    def slots_are_wanted(link: TrainerLink) -> None:
+        pauses(link)
+        link.send(Settle(False))
+
+    assert sent_by(slots_are_wanted) == [Settle(False)], "which changes nothing of that"
 
     def ends(link: TrainerLink) -> None:
         pauses(link)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -18,8 +19,9 @@ from edgeagent.dataplane.snapshot import copy_in_blocks
 from edgeagent.errors import EdgeAgentError
 from edgeagent.shell import trainer_side
 from edgeagent.shell.trainer_side import TrainerSide
-from protocols import effects
-from protocols.rounds.control_word import EMPTY
+from protocols import effects, events
+from protocols.cluster.stripes import Stripe
+from protocols.rounds.control_word import EMPTY, ControlWord
 from tests.unit.protocols.clusters import cluster, node_of
 
 if TYPE_CHECKING:
@@ -127,8 +129,41 @@ def test_what_needs_stepped_slots_waits_for_the_step(monkeypatch: pytest.MonkeyP
         await asyncio.wait_for(applied, 9)
         assert published.done()
         stripes.place.assert_called_once_with(AT, ())
+        told = [call.args[0] for call in bench.hub.handle.call_args_list]
+        assert told.count(events.UpdateDelayed(AT)) == 2, "its time begins now"
         trainer.perform(effects.Publish(AT + 1, 0, EMPTY, 3, ()))
         assert bench.ready is None, "nothing is owed"
+
+    asyncio.run(run())
+
+
+def test_slots_are_stepped_at_once_where_some_device_learns_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run() -> None:
+        bench = Bench(monkeypatch)
+        context = bench.hub.node.context
+        policy = context.policy
+        assert policy is not None
+
+        def stepped_now(word: ControlWord = EMPTY) -> bool:
+            return bench.trainer._slots_are_wanted(word)
+
+        assert not stepped_now()
+        learns = replace(policy, stripes=(Stripe(b"\0", b"\1"),), version=policy.version + 1)
+        named = replace(EMPTY, term=learns.key[0], policy=learns.key[1])
+        assert stepped_now(named), "that policy is not here yet"
+        context.policies[learns.key] = replace(learns, stripes=(Stripe(b"\0"),))
+        assert not stepped_now(named)
+        context.policies[learns.key] = learns
+        assert stepped_now(named)
+        bench.trainer.perform(effects.Apply(AT, named, 3))
+        assert isinstance(bench.sent[-1], handover.Reduced)
+        assert bench.sent[-1].slots_now
+        context.policy = learns
+        assert stepped_now()
+        context.policy = None
+        assert not stepped_now()
 
     asyncio.run(run())
 

@@ -238,6 +238,7 @@ def test_sums_of_an_update_that_waits_for_the_one_before_stay_apart_from_later_o
     held.lend()
     held.keep(1, twos)
     held.lend()  # the slots are not stepped with the first ones yet
+    assert held.copy_sums((0,))[1].tolist() == twos.tolist()
     held.keep(1, threes)
     assert memory[LAYOUT.sums(1)].tolist() == ones.tolist()
     assert held.copy_sums((0,))[1].tolist() == threes.tolist()

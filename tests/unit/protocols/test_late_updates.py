@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 from protocols import limits
 from protocols.cluster.policy import Pull
-from protocols.effects import Apply, Send
-from protocols.events import Applied, UpdateDelayed
+from protocols.effects import Apply, Publish, Send
+from protocols.events import Applied, Published, UpdateDelayed
 from protocols.member.copies import Copies
 from protocols.member.holds import Holds
 from protocols.rounds.control_word import EMPTY
@@ -92,6 +92,40 @@ def test_the_time_of_an_update_that_is_replayed_begins_with_its_hand_over_too() 
     bench.context.now += 1.0
     bench.debt.delayed(UpdateDelayed(second.iteration))
     assert bench.debt.deadline == before + 1.0
+
+
+def test_results_may_take_as_long_as_the_last_ones_did() -> None:
+    bench = Bench()
+    update = applying(bench)
+    assert bench.debt.applied(Applied(update.iteration, b"m"))
+    for _ in range(limits.TRAINER_FIRST_ITERATIONS):  # after which usual times count
+        bench.context.iteration += 1
+        update = applying(bench)
+        bench.passes(0.1)
+        assert bench.debt.applied(Applied(update.iteration, b"m"))
+    at = bench.context.iteration = bench.context.iteration + 1
+    assert bench.debt.give(at, (0, 1))
+    assert bench.debt.contributed(bench.said())
+
+    def published_within(seconds: float, attempt: int, *, delayed: bool = False) -> bool:
+        """Return whether results are in time that take so long."""
+        bench.debt.publish(Publish(at, attempt, EMPTY, 2, (0,)))
+        if delayed:  # slots had to be stepped first
+            bench.passes(seconds)
+            bench.debt.delayed(UpdateDelayed(at))
+            assert not bench.debt.is_late_publisher
+        bench.passes(seconds)
+        in_time = not bench.debt.is_late_publisher
+        bench.debt.published(Published(at, attempt))
+        assert not bench.debt.is_late_publisher
+        return in_time
+
+    long_s = limits.TRAINER_LEAST_SECONDS + 1.0
+    assert published_within(limits.TRAINER_LEAST_SECONDS - 0.5, 0)
+    assert published_within(limits.TRAINER_LEAST_SECONDS - 0.5, 1, delayed=True)
+    assert published_within(long_s, 2), "the last two took nearly as long"
+    bench.debt._results.clear()
+    assert not published_within(long_s, 3)
 
 
 # --- a state that lacks updates -------------------------------------------------------------------

@@ -22,6 +22,7 @@ OPTIMIZERS: list[Classes] = [
     (torch.optim.AdamW, {"lr": 1e-3}),
     (torch.optim.Adam, {"amsgrad": True}),
     (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}),
     (torch.optim.NAdam, {}),
     (torch.optim.RMSprop, {"momentum": 0.5}),
 ]
@@ -119,6 +120,7 @@ class Device:
         replay: bool = False,
         stripes: tuple[int, ...] | None = None,
         anew: tuple[int, ...] = (),
+        slots_now: bool = False,
     ) -> None:
         at = self.state.iteration
         region = self.memory.replay if replay else self.memory.reduced[at % 2]
@@ -131,9 +133,11 @@ class Device:
             stripes = tuple(range(self.shards.layout.stripes)) if self.state.shards else ()
         buffer = REPLAY_BUFFER if replay else at % 2
         about = (1, said.loss_sum, said.gradient_bitmap, said.integer_buffers, True, squares, 1)
-        self.state.apply(Reduced(at, buffer, *about, b"", b"", True, stripes, anew))
+        self.state.apply(Reduced(at, buffer, *about, b"", b"", True, stripes, anew, slots_now))
 
-    def step(self, seed: int, *, spoilt: bool = False, replay: bool = False) -> None:
+    def step(
+        self, seed: int, *, spoilt: bool = False, replay: bool = False, slots_now: bool = False
+    ) -> None:
         """Make one iteration alone."""
         said = self.compute(seed)
         total = self.memory.contribution.array("float32").copy()
@@ -148,7 +152,7 @@ class Device:
             if replay:
                 self.put_sums(total, missed=True)
                 self.put_sums(np.zeros_like(total))
-        self.apply(said, squares, result, replay=replay)
+        self.apply(said, squares, result, replay=replay, slots_now=slots_now)
         if self.state.shards is not None:
             self.check_weights(result)
 

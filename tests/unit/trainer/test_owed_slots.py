@@ -11,8 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import Applied, Begin, Decoder, Message, Settle, Stepped, Work, encode
-from edgeagent.marks import MARK_OWED, OWES_NOTHING, OWES_STEP, STEPS_NOW
+from edgeagent.marks import (
+    MARK_OWED,
+    MARK_STEPPED_CHUNKS,
+    OWES_NOTHING,
+    OWES_STEP,
+    STEPS_NOW,
+)
+from edgeagent.slot_steps import SlotStep
 from edgeagent.trainer import owed_slots
 from edgeagent.trainer.client import AgentClient
 from edgeagent.trainer.saving import Saving
@@ -119,7 +127,7 @@ def test_weights_are_new_at_once_and_slots_once_the_step_is_made(
     device.shards.owed.done = lambda: done.append(1)
     parts = 0
     while not done:
-        assert marks[MARK_OWED] == (STEPS_NOW if parts else OWES_STEP)
+        assert (marks[MARK_OWED], marks[MARK_STEPPED_CHUNKS]) == (OWES_STEP, parts)
         device.shards.owed.some()
         parts += 1
     assert not owes(device)
@@ -128,6 +136,57 @@ def test_weights_are_new_at_once_and_slots_once_the_step_is_made(
     assert not np.array_equal(raw[slots], before)
     device.shards.owed.some()
     assert done == [1], "nothing is owed any more"
+
+
+def test_a_step_that_was_broken_off_is_never_taken_for_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal handler of the script may end the process with `sys.exit()` anywhere."""
+    device = Device(*ADAMW, shards=True)
+    device.step(0)
+    device.step(1)
+    marks, real = device.memory.marks.array("int64"), SlotStep._mean
+
+    def ends(_step: SlotStep, _total: Any) -> Any:
+        assert marks[MARK_OWED] == STEPS_NOW
+        raise SystemExit
+
+    monkeypatch.setattr(SlotStep, "_mean", ends)
+    with pytest.raises(SystemExit):
+        device.shards.owed.some()
+    monkeypatch.setattr(SlotStep, "_mean", real)
+    for _ in range(2):
+        with pytest.raises(EdgeAgentError, match="was broken off"):
+            device.shards.owed.all()
+    assert marks[MARK_OWED] == STEPS_NOW
+
+
+def test_scripts_that_have_numpy_raise_are_none_of_our_business() -> None:
+    device = Device(*ADAMW, shards=True)
+    with np.errstate(all="raise"):
+        for seed in range(3):
+            device.step(seed)
+        device.shards.owed.all()
+
+
+def test_each_kind_of_step_is_tried_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = Mock(wraps=owed_slots._same)
+    monkeypatch.setattr(owed_slots, "_same", same)
+    device = Device(*ADAMW, shards=True)
+    for seed in range(4):
+        device.step(seed)
+        for group in device.optimizer.param_groups:
+            group["betas"] = (0.9 - seed / 100, 0.99)  # as a schedule with cycles does
+        device.state._settings.note()
+        assert owes(device) is (seed > 0)
+    same.assert_called_once()
+
+
+def test_where_slots_are_learned_they_are_stepped_at_once() -> None:
+    device = Device(*ADAMW, shards=True)
+    device.step(0)
+    device.step(1, slots_now=True)
+    assert not owes(device)
 
 
 def test_what_is_saved_has_the_step(tmp_path: Path) -> None:
