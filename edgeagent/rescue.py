@@ -30,7 +30,7 @@ from edgeagent.marks import (
 )
 from edgeagent.places import move_aside, other_places
 from edgeagent.slot_steps import chunks_to_step, step_chunks
-from edgeagent.slots_file import keep_slots_with, slots_contents
+from edgeagent.slots_file import keep_slots_with, mark_of, slots_contents
 from protocols import limits
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def kill_and_save(
         notes = dict(hello.notes)
         files = [contents(place, entries, memory.state.view(), here.meta, notes)]
         if layout is not None:
-            about = (int(marks[MARK_ITERATION]), here.meta)
+            mark = mark_of(memory.state.view(), hello.weights)
+            about = (int(marks[MARK_ITERATION]), here.meta, mark)
             held = memory.held.view()
             files += [slots_contents(place, layout, hello.slot_names, held, stripes, *about)]
         write_checkpoints(*files)

@@ -6,6 +6,7 @@ writes it or, if the trainer cannot any more, the agent; `trainer/slot_files.py`
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,25 @@ from edgeagent.held_memory import ITEM_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from edgeagent.dataplane.snapshot import Parts
+    from edgeagent.dataplane.snapshot import Parts, Snapshot
     from edgeagent.held_memory import HeldLayout
     from edgeagent.places import Contents
 
 ITERATION = "iteration"  # metadata: how many updates the state has behind it
 STRIPES = "stripes"  # metadata: into how many stripes it was divided
+WEIGHTS = "weights"  # metadata: `mark_of` the weights to which the slots belong
+# Of each parameter so much goes into that mark: two trainings differ nearly everywhere.
+_MARKED_BYTES = 4096
+
+
+def mark_of(state: memoryview | Snapshot, weights: Iterable[tuple[int, int, int]]) -> str:
+    """Return a digest of the beginning of each parameter in a training state, so that slots of
+    another training with as many steps are not taken for those of this one. `weights`: as in
+    `handover.Hello`."""
+    digest = hashlib.sha256()
+    for _, at, count in weights:
+        digest.update(state[at : at + min(_MARKED_BYTES, count * ITEM_BYTES)])
+    return digest.hexdigest()[:32]
 
 
 def slots_path(path: str) -> str:
@@ -59,12 +73,13 @@ def slots_contents(
     stripes: Iterable[int],
     iteration: int,
     meta: bytes,
+    weights: str,
 ) -> Contents:
     """Return the file with the slots, which are called `names`, of `stripes`, which is to lie
     beside the checkpoint `path`.
 
     They lie in the region `held` as `layout` says, and belong to the state after `iteration`
-    updates, whose scalars are `meta`.
+    updates, whose scalars are `meta` and whose weights have the mark `weights`.
     """
     entries: list[Entry] = []
     for chunk in sorted(c for s in stripes for c in layout.chunks_of(s)):
@@ -73,5 +88,5 @@ def slots_contents(
             size = place.stop - place.start
             at = (place.start * ITEM_BYTES, size * ITEM_BYTES)
             entries.append(Entry(tensor_name(slot, chunk), "F32", (size,), *at))
-    about = {ITERATION: str(iteration), STRIPES: str(layout.stripes)}
+    about = {ITERATION: str(iteration), STRIPES: str(layout.stripes), WEIGHTS: weights}
     return contents(slots_path(path), entries, held, meta, about)

@@ -179,4 +179,5 @@ class Saving:
         save = partial(save_checkpoint, path, layout, state, meta, notes)
         if (shards := self._state.shards) is None or held is None:
             return save
-        return partial(save, slots_beside(path, shards, held, meta, shards.stripes))
+        mark = shards.mark(state, layout)
+        return partial(save, slots_beside(path, shards, held, meta, shards.stripes, mark))

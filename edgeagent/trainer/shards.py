@@ -24,6 +24,7 @@ import torch
 from edgeagent.errors import UsageError
 from edgeagent.held_memory import HeldLayout
 from edgeagent.marks import MARK_STRIPES
+from edgeagent.slots_file import mark_of
 from edgeagent.trainer.block_steps import count_of, is_ready, steps_of
 from edgeagent.trainer.exact_arithmetic import ExactArithmetic
 from edgeagent.trainer.gradients import clip_coefficient, is_finite
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
+    from edgeagent.dataplane.snapshot import Snapshot
     from edgeagent.handover import Publish, Reduced
     from edgeagent.slot_steps import SlotStep
     from edgeagent.trainer.gradients import VectorLayout
@@ -170,6 +172,10 @@ class Shards:
         homes = {name: offset for name, offset, _ in layout.tensors()}
         every = zip(self._vector.gradient_offsets, self._names, self._parameters, strict=True)
         return tuple((at, homes[f"model.{name}"], p.numel()) for at, name, p in every)
+
+    def mark(self, state: memoryview | Snapshot, layout: StateLayout) -> str:
+        """Return the mark of the weights in a training state (`slots_file.mark_of`)."""
+        return mark_of(state, self.places(layout))
 
     @property
     def gradient_chunks(self) -> int:
@@ -398,8 +404,11 @@ def trouble_in_slices(optimizer: Optimizer) -> str:
             for part, (a, b) in zip(parts, ends, strict=True):
                 part.grad = gradient.view(-1)[a:b].clone()
             try:
-                for each in both:
-                    type(each).step(each)
+                with (
+                    ExactArithmetic()
+                ):  # as slices are stepped: torch's own roots may differ by chance
+                    for each in both:
+                        type(each).step(each)
             except Exception as error:
                 return f"cannot step parameters in slices on the CPU ({error})"
         if not torch.equal(whole.detach().view(-1), torch.cat([p.detach() for p in parts])):

@@ -12,7 +12,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from edgeagent.errors import UsageError
-from edgeagent.slots_file import ITERATION, STRIPES, slots_contents, slots_path, tensor_name
+from edgeagent.slots_file import (
+    ITERATION,
+    STRIPES,
+    WEIGHTS,
+    slots_contents,
+    slots_path,
+    tensor_name,
+)
 from edgeagent.trainer.meta import decode_meta
 
 if TYPE_CHECKING:
@@ -24,21 +31,28 @@ if TYPE_CHECKING:
 
 
 def slots_beside(
-    path: str, shards: Shards, held: memoryview | Parts, meta: bytes, stripes: Iterable[int]
+    path: str,
+    shards: Shards,
+    held: memoryview | Parts,
+    meta: bytes,
+    stripes: Iterable[int],
+    weights: str,
 ) -> Contents:
     """Return the file with the slots of `stripes`, which lie in the region `held`, that is to lie
-    beside the checkpoint `path`, whose scalars are `meta`."""
-    about = (decode_meta(meta).iteration, meta)
+    beside the checkpoint `path`, whose scalars are `meta` and whose weights have the mark
+    `weights`."""
+    about = (decode_meta(meta).iteration, meta, weights)
     return slots_contents(path, shards.layout, shards.slot_names, held, stripes, *about)
 
 
 def load_slots(
-    paths: Sequence[str], shards: Shards, iteration: int, *, anew: bool = False
+    paths: Sequence[str], shards: Shards, iteration: int, weights: str, *, anew: bool = False
 ) -> tuple[int, ...]:
     """Read all slots from the files beside the checkpoints `paths`, of which the state is that of
-    `iteration`. Return the stripes of which slots are in none of them, and which so have to begin
-    anew. Unless `anew`, raises `UsageError` if there are such stripes, and if a file cannot be read
-    or is of another state, as after a loss of power between the two files of a save."""
+    `iteration`, with weights that have the mark `weights`. Return the stripes of which slots are in
+    none of them, and which so have to begin anew. Unless `anew`, raises `UsageError` if there are
+    such stripes, and if a file cannot be read or is of another state, as after a loss of power
+    between the two files of a save."""
     layout = shards.layout
     missing = dict.fromkeys(range(1, shards.gradient_chunks + 1))
     for path in paths:
@@ -53,6 +67,13 @@ def load_slots(
                     raise UsageError(
                         f"{name} belongs to step {found[0]}, and {paths[0]} to step {iteration}:"
                         " give files that were saved together"
+                    )
+                if about.get(WEIGHTS, weights) != weights:  # files of earlier versions have none
+                    if anew:
+                        continue
+                    raise UsageError(
+                        f"{name} belongs to other weights than {paths[0]}, though both have"
+                        f" {iteration} steps behind them: give files that were saved together"
                     )
                 keys = dict.fromkeys(file.keys())
                 for chunk in list(missing):

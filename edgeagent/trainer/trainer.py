@@ -523,7 +523,8 @@ class Trainer:
             files = (self._config.resume, *self._config.more_parts)
             anew = self._options.on_lost is OnLost.FRESH
             only_joins = self._config.continues and not anew
-            lacking = load_slots(files, shards, self._state.iteration, anew=anew or only_joins)
+            at, mark = self.iteration, shards.mark(memory.state.view(), self._state.layout)
+            lacking = load_slots(files, shards, at, mark, anew=anew or only_joins)
             shards.keep(range(shards.layout.stripes))
             self._state.begin_anew(lacking)
             if lacking:

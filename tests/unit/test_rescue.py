@@ -175,7 +175,9 @@ def test_slots_of_a_divided_optimizer_are_saved_beside_it(
     assert kill_and_save(child, trained.hello, trained.memory, trained.own) == str(save)
     by_trainer = tmp_path / "by-the-trainer.safetensors"
     held = trained.memory.held.view()
-    write_checkpoints(slots_beside(str(by_trainer), shards, held, trained.state.meta(), kept))
+    weights = shards.mark(trained.memory.state.view(), trained.state.layout)
+    about = (trained.state.meta(), kept, weights)
+    write_checkpoints(slots_beside(str(by_trainer), shards, held, *about))
     written = Path(slots_path(str(save))).read_bytes()
     assert written == Path(slots_path(str(by_trainer))).read_bytes()
     assert len(written) > 100

@@ -183,9 +183,15 @@ def test_what_cannot_be_divided_is_named() -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
+def mark(device: Device) -> str:
+    """Return the mark of a device's weights."""
+    return device.shards.mark(device.memory.state.view(), device.state.layout)
+
+
 def save(device: Device, path: Path, stripes: tuple[int, ...]) -> None:
     held = device.memory.held.view()
-    write_checkpoints(slots_beside(str(path), device.shards, held, device.state.meta(), stripes))
+    about = (device.state.meta(), stripes, mark(device))
+    write_checkpoints(slots_beside(str(path), device.shards, held, *about))
 
 
 def test_files_that_belong_together_are_written_together_or_not_at_all(tmp_path: Path) -> None:
@@ -216,11 +222,12 @@ def test_parts_of_another_step_begin_anew_if_that_is_wanted(tmp_path: Path) -> N
     save(device, Path(path), every)
     now, layout = device.state.iteration, device.shards.layout
     parts = {layout.stripe_of(chunk) for chunk in range(1, device.shards.gradient_chunks + 1)}
-    assert load_slots([path], device.shards, now) == ()
+    assert load_slots([path], device.shards, now, mark(device)) == ()
     for paths, iteration in (([path], now + 1), ([str(tmp_path / "none.safetensors")], now)):
         with pytest.raises(UsageError):
-            load_slots(paths, device.shards, iteration)
-        assert load_slots(paths, device.shards, iteration, anew=True) == tuple(sorted(parts))
+            load_slots(paths, device.shards, iteration, mark(device))
+        about = (paths, device.shards, iteration, mark(device))
+        assert load_slots(*about, anew=True) == tuple(sorted(parts))
 
 
 def test_slots_come_back_from_the_files_of_several_devices(tmp_path: Path) -> None:
@@ -233,18 +240,30 @@ def test_slots_come_back_from_the_files_of_several_devices(tmp_path: Path) -> No
         save(device, file, stripes)
     assert slots_path(str(files[0])) == str(tmp_path / "a-slots.safetensors")
     other = Device(torch.optim.AdamW, {}, shards=True)
-    load_slots([str(f) for f in files], other.shards, 1)
+    load_slots([str(f) for f in files], other.shards, 1, mark(device))
     length = device.shards.layout.slots * device.shards.layout.elements
     gradients = device.state.vector.gradient_elements
     for slot in range(device.shards.layout.slots):
         at = slice(slot * length // 2, slot * length // 2 + gradients)
         assert np.array_equal(device.held[at], other.held[at])
     with pytest.raises(UsageError, match="parts of the optimizer's state are in none of"):
-        load_slots([str(files[0])], other.shards, 1)
+        load_slots([str(files[0])], other.shards, 1, mark(device))
     with pytest.raises(UsageError, match="belongs to step 1"):
-        load_slots([str(files[0])], other.shards, 2)
+        load_slots([str(files[0])], other.shards, 2, mark(device))
     with pytest.raises(UsageError, match="cannot read"):
-        load_slots([str(tmp_path / "c.safetensors")], other.shards, 1)
+        load_slots([str(tmp_path / "c.safetensors")], other.shards, 1, mark(device))
+
+
+def test_slots_of_another_training_with_as_many_steps_are_refused(tmp_path: Path) -> None:
+    one, other = (Device(torch.optim.AdamW, {}, shards=True) for _ in range(2))
+    one.step(0)
+    other.step(1)
+    path = str(tmp_path / "a.safetensors")
+    save(one, Path(path), tuple(range(one.shards.layout.stripes)))
+    assert load_slots([path], one.shards, 1, mark(one)) == ()
+    with pytest.raises(UsageError, match="belongs to other weights than"):
+        load_slots([path], other.shards, 1, mark(other))
+    assert load_slots([path], other.shards, 1, mark(other), anew=True)
 
 
 def test_slots_of_another_shape_are_refused(tmp_path: Path) -> None:
@@ -256,7 +275,7 @@ def test_slots_of_another_shape_are_refused(tmp_path: Path) -> None:
     about = {"iteration": "0", "stripes": str(layout.stripes)}
     save_file(tensors, str(tmp_path / "x-slots.safetensors"), about)
     with pytest.raises(UsageError, match="another shape"):
-        load_slots([str(tmp_path / "x.safetensors")], device.shards, 0)
+        load_slots([str(tmp_path / "x.safetensors")], device.shards, 0, mark(device))
 
 
 def test_who_has_just_joined_saves_no_slots(tmp_path: Path) -> None:
@@ -268,4 +287,4 @@ def test_who_has_just_joined_saves_no_slots(tmp_path: Path) -> None:
     file = tmp_path / "a.safetensors"
     save(other, file, other.shards.stripes)
     with pytest.raises(UsageError, match="parts of the optimizer's state are in none of"):
-        load_slots([str(file)], other.shards, 1)
+        load_slots([str(file)], other.shards, 1, mark(device))
