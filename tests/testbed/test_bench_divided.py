@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,14 @@ def test_the_table() -> None:
     assert rows[2] == "| 4 | 1 copies | 18.10 to 18.90 | 18.00 | +5.0 % | 60 MB | 1.25 s |"
     assert rows[3] == "| 2 | whole | failed: no agent | | | | |"
     assert len({row.count("|") for row in rows}) == 1
-    assert shared_bytes([os.getpid()]) == 0.0
+
+
+def test_a_process_without_a_trainer_shares_nothing() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert shared_bytes([child.pid]) == 0.0
+    finally:
+        child.communicate()
 
 
 @pytest.mark.long

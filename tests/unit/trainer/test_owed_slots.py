@@ -28,6 +28,8 @@ from edgeagent.trainer.service import Service
 from tests.unit.trainer.divided import Device, squares_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from edgeagent.handover import Reduced
 
 ADAMW: tuple[Any, dict[str, Any]] = (torch.optim.AdamW, {"weight_decay": 0.1})
@@ -206,7 +208,7 @@ def test_what_is_saved_has_the_step(tmp_path: Path) -> None:
 
 
 class Served:
-    """A trainer's service and the agent's end of its socket."""
+    """A trainer's service and the agent's end of its socket, which are to be closed."""
 
     def __init__(self) -> None:
         self.device = Device(*ADAMW, shards=True)
@@ -217,6 +219,11 @@ class Served:
         self.service.client = AgentClient(ours, -1, lambda: None)
         self.service.agent = Mock(connection=ours)
         self.service.began = True
+
+    def close(self) -> None:
+        assert self.service.client is not None
+        self.service.client.close()
+        self.agent.close()
 
     def say(self, *messages: Message) -> None:
         self.agent.sendall(b"".join(encode(message) for message in messages))
@@ -242,8 +249,15 @@ class Served:
         return sent[0]
 
 
-def test_slots_are_stepped_while_nothing_else_is_to_be_done() -> None:
-    served = Served()
+@pytest.fixture
+def served() -> Iterator[Served]:
+    """Yield such a trainer."""
+    found = Served()
+    yield found
+    found.close()
+
+
+def test_slots_are_stepped_while_nothing_else_is_to_be_done(served: Served) -> None:
     served.say(served.reduced())
     served.service.advance()
     told = served.heard()
@@ -261,8 +275,7 @@ def test_slots_are_stepped_while_nothing_else_is_to_be_done() -> None:
     assert served.heard() == [Stepped(1)], "before anything else is begun"
 
 
-def test_a_waiting_trainer_makes_the_step_without_being_asked() -> None:
-    served = Served()
+def test_a_waiting_trainer_makes_the_step_without_being_asked(served: Served) -> None:
     served.say(served.reduced())
     served.service.advance()
     assert len(served.heard()) == 1
@@ -279,8 +292,9 @@ def test_a_waiting_trainer_makes_the_step_without_being_asked() -> None:
 
 
 @pytest.mark.parametrize("decides", [False, True])
-def test_between_micro_batches_the_step_is_made_if_somebody_waits(decides: bool) -> None:
-    served = Served()
+def test_between_micro_batches_the_step_is_made_if_somebody_waits(
+    served: Served, decides: bool
+) -> None:
     served.say(served.reduced())
     served.service.advance()
     served.say(Work(2, (4, 5)))
