@@ -7,6 +7,8 @@
   micro-batch sleeps), and the bytes that all devices send in a step. The sum of each part goes to
   each of its k copies, so the devices together send k times the gradient more.
 - `changes`: a device joins and one is killed. Steps before, while parts are learned, and after.
+- `decisions`: eight devices join one after another, and one is killed. How long the scheduler takes
+  to decide who is to hold which part, on processors that all of them share.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import json
 import signal
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -31,7 +33,10 @@ from tests.testbed.network import MBIT, Limit, Link, Network, both
 
 HELP = "parts: a divided optimizer's steps over uneven links, its copies, and what changes cost"
 NODES = ("a", "b", "c", "d")
+MANY = ("a", "b", "c", "d", "e", "f", "g", "h")
+TIMED = "tests.testbed.bench.timed_agent"
 FLOAT_BYTES = 4
+SMALL = 500_000  # parameters, so that two cores carry eight agents and their trainers
 WARM_STEPS = 4  # that pass before any is measured, with all copies there
 PLANNED_S = 15.0  # from then on: rates are measured, and ways searched for
 DELAY_S = 0.002
@@ -164,14 +169,41 @@ def _changes(args: argparse.Namespace) -> Iterator[Outcome]:
         yield Outcome("changes", case, "", why=why(error))
 
 
-PARTS = {"links": _links, "copies": _copies, "changes": _changes}
+def _decisions(args: argparse.Namespace) -> Iterator[Outcome]:
+    """Eight devices join, and one of them is killed; the `steps` of the outcome are decisions."""
+    job = ("--parameters", str(min(args.parameters, SMALL)))
+    ground = Ground(lambda: Network(MANY, default=Link(100 * MBIT, DELAY_S)), job, DIVIDED, MANY)
+    case = f"{len(MANY)} devices"
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            told = Path(folder, "decisions")
+            with _laboratory(ground, TIMED, {"DECISIONS": str(told)}) as (_, lab):
+                _settle(lab)
+                yield Outcome("decisions", case, "while they join", _seconds_in(told))
+                told.write_text("")
+                lab.agents[MANY[-1]].signal(signal.SIGKILL)
+                del lab.agents[MANY[-1]]
+                _wait_members(lab, MANY[:-1])
+                lab.wait("all copies", lambda: is_complete(lab, 1), SETTLED_S)
+                yield Outcome("decisions", case, "one was killed", _seconds_in(told))
+    except (AssertionError, EdgeAgentError) as error:
+        yield Outcome("decisions", case, "", why=why(error))
+
+
+def _seconds_in(told: Path) -> tuple[float, ...]:
+    return tuple(float(line) for line in told.read_text().splitlines())
+
+
+PARTS = {"links": _links, "copies": _copies, "changes": _changes, "decisions": _decisions}
 
 
 # --- how it is measured ---------------------------------------------------------------------------
 
 
 @contextmanager
-def _laboratory(ground: Ground) -> Iterator[tuple[Network, Lab]]:
+def _laboratory(
+    ground: Ground, module: str = "edgeagent", variables: Mapping[str, str] | None = None
+) -> Iterator[tuple[Network, Lab]]:
     """Start the agents one after another; each start takes the processors for a while."""
     with (
         ground.net() as net,
@@ -179,7 +211,8 @@ def _laboratory(ground: Ground) -> Iterator[tuple[Network, Lab]]:
         Lab(net, Path(folder), ground.job, str(JOB)) as lab,
     ):
         for count, node in enumerate(ground.nodes, 1):
-            lab.start(node, "--threads", "1", *ground.options)
+            options = ("--threads", "1", *ground.options)
+            lab.start(node, *options, module=module, variables=variables)
             _wait_members(lab, ground.nodes[:count])
         yield net, lab
 
@@ -278,7 +311,7 @@ def _row(outcome: Outcome, first: Outcome) -> str:
         )
     ratio = f"{outcome.step_s / first.step_s:.3f}" if first.steps else ""
     cells = [outcome.what, outcome.case, outcome.way, f"{outcome.step_s:.3f} s", ratio]
-    cells += [f"{max(outcome.steps):.2f} s", f"{outcome.sent:.2f}" if outcome.sent else ""]
+    cells += [f"{max(outcome.steps):.3f} s", f"{outcome.sent:.2f}" if outcome.sent else ""]
     cells.append(f"{outcome.learned_s:.1f} s" if outcome.learned_s else "")
     return "| " + " | ".join(cells) + " |"
 
