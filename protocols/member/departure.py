@@ -10,7 +10,8 @@
 - A scheduler hands its role over first. If it leads a fence it decides that before, because its
   members stand still until then.
 - A member that had better stand by does the same, but waits only for a moment, because the running
-  step may take very long.
+  step may take very long; unless it keeps parts of a divided optimizer's state that fewer than two
+  others keep, too.
 - A member whose cluster gives way to another one waits for its own cluster for `YIELD_SECONDS`.
 - A trainer that lacks updates gets them before the end, so that what it saves is what the cluster
   has trained.
@@ -158,7 +159,7 @@ class Departure:
         if context.departs == "standby":
             # What others miss counts first: while some member is lost, this one may be needed for a
             # quorum, or be the last in reach that keeps a part of the state.
-            owes = self.alone_with or self._cycle.learning.owes
+            owes = self._has_few_copies or self._cycle.learning.owes
             needed = owes or context.freeze.holds or self._lacks_parts()
             return now >= self._stand_by_from and not needed
         if context.departs != "left":
@@ -185,6 +186,22 @@ class Departure:
     def alone_with(self) -> int:
         """How many stripes only this node keeps, so that it has to hand them on if it leaves."""
         return sum(len(holders) == 1 for holders in self._kept_by)
+
+    @property
+    def _has_few_copies(self) -> bool:
+        """Whether a stripe that this node keeps has fewer than two other holders, under the policy
+        in force or a later one that is here. Then another member that goes at the same moment,
+        which this node cannot know, may take the last copy with it."""
+        context, policy = self._context, self._context.policy
+        if policy is None:
+            return False
+        later = [p for key, p in context.policies.items() if key > policy.key]
+        for known in (policy, *later):
+            mine = [n for n, node in enumerate(known.view.nodes) if node == context.node]
+            kept = [s.holders for s in known.stripes if any(n in s.holders for n in mine)]
+            if any(len(holders) < 3 for holders in kept):
+                return True
+        return False
 
     @property
     def _kept_by(self) -> list[bytes]:

@@ -315,6 +315,7 @@ class HarshWorld(World):
     def kill(self, host: Host) -> None:
         """Kill a process as `kill -9` does: every neighbour sees its connections end, each at its
         own moment. If bytes were unread, they end by a reset, which proves nothing."""
+        self.keepers.goes(host)
         host.gone = "killed"
         for other in list(host.links.values()):
             unread = self._unread.random() < UNREAD
@@ -323,6 +324,7 @@ class HarshWorld(World):
 
     def power_off(self, host: Host) -> None:
         """Switch a device off: nothing comes from it any more, neither a goodbye nor a reset."""
+        self.keepers.goes(host)
         host.gone = "powered off"
         for pair in self._held:
             if pair[0] == host.me.node:
@@ -472,6 +474,8 @@ class HarshWorld(World):
         self.seekers[host.me.node].join_failed()
 
     def departed(self, host: Host, why: str) -> None:
+        if why == "expelled":  # the user wants it; what only it kept is lost for the others
+            self.keepers.goes(host)
         self.seekers[host.me.node].departed(why)
 
     def ended(self, host: Host, why: str) -> None:

@@ -70,6 +70,11 @@ class Slots:
         """Keep the sum of a chunk that this device holds."""
         self.sums.setdefault(iteration, {})[chunk] = (total, made)
 
+    @property
+    def coming(self) -> tuple[int, ...]:
+        """The chunks that were learned for an update to come."""
+        return tuple(c for found in self._learned.values() for c in found)
+
     def publish(self, wanted: effects.Publish) -> None:
         """Have the trainer make results. They take the place of this device's own sums, so that a
         node which needed these once more would sum up something else."""

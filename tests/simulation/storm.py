@@ -226,6 +226,8 @@ class Storm:
         members = [host for host in self._running if host.is_member]
         if not members or not all(lost_stripes(host) for host in members):
             return False
+        for lacking in members:
+            self.world.keepers.check(lacking)
         for host in self._running:
             host.gone = "powered off"
         return True

@@ -30,6 +30,7 @@ from protocols.wire import codec
 from protocols.wire.messages import EVERYONE, Message
 from tests.simulation.copies import UPDATE_BYTES
 from tests.simulation.host import Host as Host
+from tests.simulation.keepers import Keepers
 from tests.simulation.numbers import (
     CONSTANT_BYTES,
     STATE_ELEMENTS,
@@ -84,6 +85,7 @@ class World:
         self.training: Callable[[int], Training] = Sums  # how devices train
         self.gathering: Gathering | None = None  # checks rounds where it matters who computed what
         self.is_long = False  # whether trainers say in the middle of a round how far they are
+        self.keepers = Keepers(self)
         self.stripes = 0  # into which the optimizer's state is divided; 0: all keep all of it
         self.stripe_copies = 0  # of each
         self.stripe_bytes = 0  # of the slots of one, of which policies let 16 MiB be learned
@@ -245,6 +247,7 @@ class World:
     def kill(self, host: Host) -> None:
         """Kill a process as `kill -9` does: each neighbour sees its connections end, at its own
         moment."""
+        self.keepers.goes(host)
         host.gone = "killed"
         for other in list(host.links.values()):
             del host.links[other.me.node]
@@ -265,6 +268,7 @@ class World:
 
     def vanish(self, host: Host) -> None:
         """End a host without a goodbye, at once for all its neighbours."""
+        self.keepers.goes(host)
         host.gone = host.gone or "vanished"
         for other in list(host.links.values()):
             self.unlink(host, other, LinkEnd.PROCESS_ENDED)
@@ -375,6 +379,7 @@ class World:
 
     def departed(self, host: Host, why: str) -> None:
         """The part of `host` is over."""
+        self.keepers.goes(host)
         host.gone = why
         self.later(self.linger, lambda: self.close(host))
 

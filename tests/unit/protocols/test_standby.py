@@ -11,6 +11,7 @@ import pytest
 from edgeagent.planner.standard import StandardPlanner
 from protocols.cluster import standby
 from protocols.cluster.policy import Pull
+from protocols.cluster.stripes import Stripe
 from protocols.network.measures import NOTHING_KNOWN, Measures
 from protocols.scheduler.join import JoinState
 from protocols.scheduler.join_cost import SMALL_GRADIENT_BYTES, JoinCost, Pace
@@ -220,6 +221,32 @@ def test_who_alone_keeps_a_part_of_the_state_waits_for_consent() -> None:
     tell(hosts, judge, SLOW)
     assert looks(judge, standby.PATIENCE_SECONDS) == "standby"
     assert not judge.departure._is_overdue(judge.context.now + 1000.0)
+
+
+def test_who_keeps_one_of_two_copies_waits_for_consent() -> None:
+    """The other one may go at the same moment, or be let go by a policy under way (H96)."""
+    _, hosts, judge = judging(5, stripes=1)
+    tell(hosts, judge, SLOW)
+    assert looks(judge, standby.PATIENCE_SECONDS) == "standby"
+    context, after = judge.context, judge.context.now + standby.GO_SECONDS
+    policy = context.policy
+    assert policy is not None
+    me = policy.view.nodes.index(context.node)
+    first, second, third, _ = (bytes([k]) for k in range(5) if k != me)
+
+    def goes(holders: bytes, then: bytes | None = None) -> bool:
+        context.policy = replace(policy, stripes=(Stripe(holders),))
+        later = replace(policy, version=policy.version + 1, stripes=(Stripe(then or holders),))
+        context.policies = {p.key: p for p in (context.policy, later)}
+        return judge.departure._is_overdue(after)
+
+    mine = bytes([me])
+    assert not goes(mine)
+    assert not goes(mine + first)
+    assert goes(mine + first + second)
+    assert goes(first), "it keeps nothing"
+    assert not goes(first + second + mine, then=mine + third)
+    assert goes(first + second + mine, then=first)
 
 
 def test_a_member_whose_links_are_good_again_in_time_takes_its_wish_back() -> None:

@@ -1,0 +1,72 @@
+"""Which parts of a divided optimizer state were lost with the last device that kept them.
+
+An all-knowing observer notes it whenever a device goes. A history in which all devices wait for a
+part without limit is right only if that part was lost so: whatever else members lack, somebody in
+the newest policy still had it, and the protocol has lost it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.sharding import chunks_of, lost_stripes
+
+if TYPE_CHECKING:
+    from protocols.member.node import Node
+    from tests.simulation.host import Host
+    from tests.simulation.world import World
+
+
+class Keepers:
+    """The observer of one world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        # Lineages and chunks that nobody keeps any more.
+        self._lost: dict[tuple[bytes, int], None] = {}
+
+    def goes(self, host: Host) -> None:
+        """Note what is lost with `host`, which ends now."""
+        if not self._world.stripes or host.node is None or host.gone is not None:
+            return
+        others = [h for h in self._counting(host.node.context.lineage) if h is not host]
+        for chunk in kept_by(host):
+            if not any(chunk in kept_by(other) for other in others):
+                # Those who were cut off from a fork wait for it in the lineage before.
+                self._lost |= dict.fromkeys((x, chunk) for x in lineages_of(host.node))
+
+    def check(self, member: Host) -> None:
+        """Check that nobody could help it that `member` lacks parts, and all it can reach do."""
+        assert member.node is not None
+        lineage = member.node.context.lineage
+        for stripe in lost_stripes(member):
+            for chunk in chunks_of((stripe,), self._world.stripes):
+                known = (lineage, chunk) in self._lost
+                assert known, f"{member.me.name} lacks chunk {chunk}, which nobody took away"
+
+    def _counting(self, lineage: bytes) -> list[Host]:
+        """Return the devices that run and are in the newest policy of a lineage."""
+        found: list[tuple[tuple[int, int], Host]] = []
+        for host in self._world.hosts.values():
+            context = host.node.context if host.node is not None and host.gone is None else None
+            if context is None or context.lineage != lineage or context.policy is None:
+                continue
+            found.append((context.policy.key, host))
+        newest = max((key for key, _ in found), default=None)
+        for key, host in found:
+            assert host.node is not None
+            if key == newest and host.node.context.policy is not None:
+                nodes = host.node.context.policy.view.nodes
+                return [h for _, h in found if h.me.node in nodes and h.is_member]
+        return []
+
+
+def lineages_of(node: Node) -> tuple[bytes, ...]:
+    """Return the lineage of a node's cluster, and those from which it has forked."""
+    return (node.context.lineage, *(a.lineage for a in node.context.ancestors))
+
+
+def kept_by(host: Host) -> tuple[int, ...]:
+    """Return the chunks of which `host` has the slots, learned ones included."""
+    slots = host.slots
+    return tuple(dict.fromkeys((*slots.here, *slots.coming)))
