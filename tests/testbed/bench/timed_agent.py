@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from edgeagent.cli import main
-from protocols.scheduler import negotiator
+from protocols.scheduler import levelling, negotiator
 
-decide = negotiator.level
+decide = levelling.level
 
 
 def timed(*args: Any, **options: Any) -> Any:
@@ -25,5 +25,5 @@ def timed(*args: Any, **options: Any) -> Any:
 
 
 if __name__ == "__main__":
-    negotiator.level = timed
+    negotiator.level = timed  # type: ignore[attr-defined]  # imported there, to be used
     sys.exit(main())
