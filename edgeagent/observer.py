@@ -449,10 +449,11 @@ class Observer:
         elif event == "rounding":
             most, *others = values["groups"]
             if others:
-                who = ", ".join(name for group in others for name in group)
+                who = [name for group in others for name in group]
+                rounds = "rounds" if len(who) == 1 else "round"
                 self.say(
-                    f"{who} round updates otherwise than {', '.join(most)}: each result is computed"
-                    " by one device, and taken over by all"
+                    f"{', '.join(who)} {rounds} updates otherwise than {', '.join(most)}: each"
+                    " result is computed by one device, and taken over by all"
                 )
             else:
                 self.say(

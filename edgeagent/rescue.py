@@ -107,7 +107,7 @@ def _whole_stripes(
     marks: Vector, layout: HeldLayout, memory: SharedMemory, hello: Hello, owed: SlotStep | None
 ) -> list[int]:
     """Return the stripes whose slots are here, after making the step that they lack; none if the
-    trainer was in the middle of it."""
+    trainer was in the middle of a chunk."""
     words = [int(w) % (1 << 64) for w in marks[MARK_STRIPES:][: limits.MAX_STRIPES // 64]]
     bits = sum(word << (64 * k) for k, word in enumerate(words))
     stripes = [s for s in range(layout.stripes) if bits >> s & 1]

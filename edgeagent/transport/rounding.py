@@ -43,10 +43,10 @@ def unlike(ours: Job, theirs: Job) -> str:
 
 
 def numeric_class(job: Job, machine: str) -> str:
-    """Return the name of all devices whose updates give the same bits as those of this one: what
-    the `machine` is, and a digest of some updates of the job."""
+    """Return the name of all devices whose updates give the same bits as those of this one: a
+    digest of some updates of the job, or, without one, what the `machine` is."""
     updates = [value for field, value in job if field in (UPDATE, ABOUT + UPDATE)]
-    return " ".join([machine, *(value[:_CLASS_DIGITS] for value in updates)])
+    return " ".join(value[:_CLASS_DIGITS] for value in updates) or machine
 
 
 def _about(job: Job) -> dict[str, str]:

@@ -92,6 +92,15 @@ def kept_without(stripes: Sequence[Stripe], member: int, others: Sequence[int]) 
     )
 
 
+def other_holders(view: View, stripes: Sequence[Stripe], node: bytes) -> list[bytes]:
+    """Return, for each of the `stripes` that `node` keeps or learns, its other holders."""
+    if node not in view.nodes:
+        return []
+    me = view.nodes.index(node)
+    mine = (s.holders for s in stripes if me in s.holders + s.learners)
+    return [bytes(k for k in holders if k != me) for holders in mine]
+
+
 def owned_by(stripes: Sequence[Stripe], member: int) -> tuple[int, ...]:
     """Return the stripes whose results the member with this number makes."""
     return tuple(s for s, stripe in enumerate(stripes) if stripe.owner == member)

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 class Member:
     """One node as all others know it.
 
-    `numeric_class` names the kind of machine and, by a digest, the bits that updates of the job
-    give there, so members with equal ones round alike; `addresses` are HOST:PORT texts of its peer
+    `numeric_class` names, by a digest, the bits that updates of the job give there, or the kind of
+    machine, so members with equal ones round alike; `addresses` are HOST:PORT texts of its peer
     listener; `certificate` is DER. `sparse`: its user named its neighbours, so it gets no other
     links. `most_links`: its user wants no more links than this, 0 if the scheduler may choose how
     many.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.cluster.ancestry import Ancestor, Past
 from protocols.cluster.standby import LEAST_OTHERS
-from protocols.cluster.stripes import OnLost
+from protocols.cluster.stripes import OnLost, other_holders
 from protocols.effects import Effect, Report, Send
 from protocols.member.freeze import Freeze
 from protocols.scheduler.join_cost import JoinWay, Pace
@@ -173,6 +173,13 @@ class Context:
     def is_at_end(self) -> bool:
         """Whether the last update is in the state here, so that nothing is left to be trained."""
         return self.iteration >= self.steps
+
+    @property
+    def keeps_alone(self) -> bool:
+        """Whether this member keeps a part of a divided optimizer's state that no other keeps."""
+        policy = self.policy
+        found = other_holders(policy.view, policy.stripes, self.node) if policy is not None else []
+        return not all(found)
 
     @property
     def is_isolated(self) -> bool:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster import standby
+from protocols.cluster.stripes import other_holders
 from protocols.effects import Depart
 from protocols.member.cycle_table import CycleState
 from protocols.member.joining_table import JoiningState
@@ -189,19 +190,14 @@ class Departure:
 
     @property
     def _has_few_copies(self) -> bool:
-        """Whether a stripe that this node keeps has fewer than two other holders, under the policy
-        in force or a later one that is here. Then another member that goes at the same moment,
-        which this node cannot know, may take the last copy with it."""
+        """Whether a stripe that this node keeps or learns has fewer than two other holders, under
+        the policy in force or a later one that is here. Then another member that goes at the same
+        moment, which this node cannot know, may take the last copy with it."""
         context, policy = self._context, self._context.policy
-        if policy is None:
-            return False
-        later = [p for key, p in context.policies.items() if key > policy.key]
-        for known in (policy, *later):
-            mine = [n for n, node in enumerate(known.view.nodes) if node == context.node]
-            kept = [s.holders for s in known.stripes if any(n in s.holders for n in mine)]
-            if any(len(holders) < 3 for holders in kept):
-                return True
-        return False
+        least = policy.key if policy is not None else (0, 0)
+        known = [p for p in (policy, *context.policies.values()) if p and p.key >= least]
+        found = [other_holders(p.view, p.stripes, context.node) for p in known]
+        return any(len(others) < 2 for stripes in found for others in stripes)
 
     @property
     def _kept_by(self) -> list[bytes]:

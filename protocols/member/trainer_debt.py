@@ -99,6 +99,7 @@ class TrainerDebt:
         self._paces: deque[float] = deque(maxlen=limits.TRAINER_SAMPLES)  # seconds/micro-batch
         self._updates: deque[float] = deque(maxlen=limits.TRAINER_SAMPLES)  # seconds/update
         self._results: deque[float] = deque(maxlen=limits.TRAINER_SAMPLES)  # seconds/results
+        self._results_allowed = 0.0  # how long the results may take that it makes
         self._published_from = 0.0  # since when the results are made that the trainer has to make
 
     @property
@@ -216,8 +217,8 @@ class TrainerDebt:
         an update."""
         self.is_late_publisher = self.is_overdue_publisher = False
         self._published_from = self._context.now
-        usual = max(_usual(self._results), _usual(self._updates))
-        self._publish_by = self._published_from + self._allowed(usual)
+        self._results_allowed = self._allowed(max(_usual(self._results), _usual(self._updates)))
+        self._publish_by = self._published_from + self._results_allowed
 
     def _end_publishing(self) -> None:
         self._publishing = self._publish_by = None
@@ -313,7 +314,9 @@ class TrainerDebt:
         """Take the answer to `publish`."""
         now = self._publishing
         if now is not None and (event.iteration, event.attempt) == (now.iteration, now.attempt):
-            self._results.append(self._context.now - self._published_from)
+            took = self._context.now - self._published_from
+            # A trainer that hung is not allowed as long again (H33).
+            self._results.append(min(took, 2 * self._results_allowed))
             self._end_publishing()
 
     def applied(self, event: Applied) -> bool:
@@ -344,6 +347,7 @@ class TrainerDebt:
             return
         if self._publishing is not None and not self._is_told:
             self._is_told = True
+            self._expect_results()
             self._context.do(self._publishing)
         effect, self._no_room = self._no_room, None
         if self.is_away and effect is None:

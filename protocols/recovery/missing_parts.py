@@ -35,7 +35,7 @@ class MissingParts:
         self._told: tuple[bytes, ...] = ()
         self._since = 0.0
         self._survives = 0
-        self._alike = 1  # how many groups of members round alike, each in its own way
+        self._alike: tuple[tuple[bytes, ...], ...] = ()  # groups that round alike, if several
         self._seen: Policy | None = None  # what was looked at the last time
         self._lost: Lost | None = None
         self._gone_since: dict[bytes, float] = {}
@@ -146,11 +146,12 @@ class MissingParts:
         self._told = missing
 
     def _tell_who_rounds_alike(self, policy: Policy) -> None:
-        """Report when members round updates in more, or in fewer, different ways than before. That
-        is allowed: all take over the results of owners. But slots of copies differ then."""
+        """Report which members round updates alike, if not all do, and when all do again. That is
+        allowed: all take over the results of owners. But slots of copies differ then."""
         groups = alike(policy.view)
-        if len(groups) != self._alike:
-            self._alike = len(groups)
+        several = groups if len(groups) > 1 else ()
+        if several != self._alike:
+            self._alike = several
             names = {member.node: member.name for member in policy.view.members}
             told = [[names[node] for node in group] for group in groups]
             self._context.report("rounding", groups=told)
@@ -183,4 +184,4 @@ class MissingParts:
 
     def forget(self) -> None:
         """This device is no member any more, and waits for nobody."""
-        self._seen, self._told, self._survives, self._alike = None, (), 0, 1
+        self._seen, self._told, self._survives, self._alike = None, (), 0, ()

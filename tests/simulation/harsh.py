@@ -474,8 +474,6 @@ class HarshWorld(World):
         self.seekers[host.me.node].join_failed()
 
     def departed(self, host: Host, why: str) -> None:
-        if why == "expelled":  # the user wants it; what only it kept is lost for the others
-            self.keepers.goes(host)
         self.seekers[host.me.node].departed(why)
 
     def ended(self, host: Host, why: str) -> None:

@@ -29,6 +29,8 @@ class Keepers:
         """Note what is lost with `host`, which ends now."""
         if not self._world.stripes or host.node is None or host.gone is not None:
             return
+        if not host.is_member:  # what it has is of no use to anybody
+            return
         others = [h for h in self._counting(host.node.context.lineage) if h is not host]
         for chunk in kept_by(host):
             if not any(chunk in kept_by(other) for other in others):
@@ -50,6 +52,8 @@ class Keepers:
         for host in self._world.hosts.values():
             context = host.node.context if host.node is not None and host.gone is None else None
             if context is None or context.lineage != lineage or context.policy is None:
+                continue
+            if host.node is not None and host.node.over:
                 continue
             found.append((context.policy.key, host))
         newest = max((key for key, _ in found), default=None)

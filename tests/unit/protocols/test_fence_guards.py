@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from protocols import events, limits
+from protocols.cluster.stripes import OnLost, Stripe
 from protocols.member.joining_table import JoiningState
 from protocols.wire import messages as m
 from tests.simulation.world import World
@@ -39,6 +44,26 @@ def test_dropped_by_all() -> None:
     assert hosts[1].gone is None
     world.say(hosts[2], hosts[1], m.Dropped())
     assert hosts[1].gone == "expelled"
+
+
+@pytest.mark.parametrize(
+    ("others", "on_lost", "stays"),
+    [(0, OnLost.WAIT, True), (0, OnLost.FRESH, False), (1, OnLost.WAIT, False)],
+    ids=("alone", "fresh", "shared"),
+)
+def test_dropped_by_all_with_a_part_that_the_others_wait_for(
+    others: int, on_lost: OnLost, stays: bool
+) -> None:
+    world, hosts = cluster(1, 3)
+    context = node_of(hosts[1]).context
+    assert context.policy is not None
+    me = context.policy.view.nodes.index(context.node)
+    holders = bytes([me, *[k for k in range(3) if k != me][:others]])
+    context.policy = replace(context.policy, stripes=(Stripe(holders),))
+    context.config = replace(context.config, on_lost=on_lost)
+    for other in (hosts[0], hosts[2]):
+        world.say(other, hosts[1], m.Dropped())
+    assert (hosts[1].gone is None) is stays
 
 
 def test_dropped_by_all_where_members_pause() -> None:

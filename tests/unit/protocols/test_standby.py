@@ -234,8 +234,8 @@ def test_who_keeps_one_of_two_copies_waits_for_consent() -> None:
     me = policy.view.nodes.index(context.node)
     first, second, third, _ = (bytes([k]) for k in range(5) if k != me)
 
-    def goes(holders: bytes, then: bytes | None = None) -> bool:
-        context.policy = replace(policy, stripes=(Stripe(holders),))
+    def goes(holders: bytes, then: bytes | None = None, learners: bytes = b"") -> bool:
+        context.policy = replace(policy, stripes=(Stripe(holders, learners),))
         later = replace(policy, version=policy.version + 1, stripes=(Stripe(then or holders),))
         context.policies = {p.key: p for p in (context.policy, later)}
         return judge.departure._is_overdue(after)
@@ -245,6 +245,8 @@ def test_who_keeps_one_of_two_copies_waits_for_consent() -> None:
     assert not goes(mine + first)
     assert goes(mine + first + second)
     assert goes(first), "it keeps nothing"
+    assert not goes(first, learners=mine), "it may be named the only holder next"
+    assert goes(first + second, learners=mine)
     assert not goes(first + second + mine, then=mine + third)
     assert goes(first + second + mine, then=first)
 
