@@ -28,8 +28,7 @@ class OwedSteps:
         self._send = send
         self._held = held
         self._made: asyncio.Future[None] | None = None  # done once the step is made
-        self._asked = False  # the trainer knows that somebody waits
-        self._decides = False  # and that something follows which decides an iteration
+        self._told: handover.Settle | None = None  # what the trainer knows of who waits
 
     def applied(self, message: handover.Applied) -> None:
         """The trainer has made an update, and says whether it owes the step of its slots. Raises
@@ -48,7 +47,7 @@ class OwedSteps:
         if self._held is not None:
             self._held.returned()
         made, self._made = self._made, None
-        self._asked = self._decides = False
+        self._told = None
         if made is not None and not made.done():
             made.set_result(None)
 
@@ -57,9 +56,9 @@ class OwedSteps:
         it soon. `decides`: what waits is a `Publish` or a `Reduced`."""
         if self.step is None:
             return None
-        if not self._asked or (decides and not self._decides):
-            self._asked, self._decides = True, decides
-            self._send(handover.Settle(decides))
+        if self._told is None or (decides and not self._told.decides):
+            self._told = handover.Settle(decides)
+            self._send(self._told)
         if self._made is None:
             self._made = asyncio.get_running_loop().create_future()
         return self._made

@@ -41,7 +41,7 @@ DEVICE_BLOCK = 1 << 22
 _MOST_ROOMS = 1000  # how many lengths of blocks are remembered; a model has few
 # Settings of a group with other values than these are not known here.
 _OFF = ("capturable", "differentiable", "fused")
-_TRIAL_ELEMENTS = 4087
+TRIAL_ELEMENTS = 4087
 _TRIAL_BLOCK = 1000
 _TRIAL_STEPS = 3
 _TRIAL_DECAY = 0.01
@@ -169,6 +169,15 @@ def count_of(memory: Mapping[str, Any]) -> float:
     return float(memory["step"]) if "step" in memory else 0.0
 
 
+def trial_numbers(draw: torch.Generator) -> torch.Tensor:
+    """Return numbers of very different sizes, and some zeros, with which steps are tried out:
+    float32 [TRIAL_ELEMENTS]."""
+    some = torch.randn(TRIAL_ELEMENTS, generator=draw)
+    some *= 10.0 ** torch.randint(-12, 4, (TRIAL_ELEMENTS,), generator=draw)
+    some[::97] = 0.0
+    return some
+
+
 def _is_known(settings: Mapping[str, Any]) -> bool:
     numbers = [settings["lr"], settings["weight_decay"], *settings.get("betas", ())]
     plain = all(isinstance(number, float | int) for number in numbers)
@@ -182,11 +191,7 @@ def _agrees(
     draw = torch.Generator().manual_seed(3)
 
     def numbers() -> torch.Tensor:
-        """Return numbers of very different sizes, and some zeros."""
-        some = torch.randn(_TRIAL_ELEMENTS, generator=draw)
-        some *= 10.0 ** torch.randint(-12, 4, (_TRIAL_ELEMENTS,), generator=draw)
-        some[::97] = 0.0
-        return some.to(device)
+        return trial_numbers(draw).to(device)
 
     theirs = torch.nn.Parameter(numbers())
     lone = lone_optimizer(optimizer, [{**settings, "params": [theirs]}])

@@ -20,7 +20,7 @@ from edgeagent.marks import (
     STEPS_NOW,
 )
 from edgeagent.slot_steps import ADAM, AMSGRAD, SGD, SLOTS, SlotStep, chunks_to_step, step_chunks
-from edgeagent.trainer.block_steps import BlockSteps, is_ready
+from edgeagent.trainer.block_steps import TRIAL_ELEMENTS, BlockSteps, is_ready, trial_numbers
 from edgeagent.trainer.image import CPU
 from edgeagent.trainer.mean import Mean
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 # Elements after which it is looked whether the agent wants something: a millisecond or two.
 AT_ONCE = 1 << 20
-_TRIAL_ELEMENTS = 4087
 _TRIAL_STEPS = 3
 
 
@@ -157,20 +156,12 @@ def _step(optimizer: Optimizer, group: Mapping[str, Any], mean: Mean) -> SlotSte
 
 def _same(blocks: BlockSteps, step: SlotStep, settings: Mapping[str, Any]) -> bool:
     draw = torch.Generator().manual_seed(5)
-
-    def numbers() -> torch.Tensor:
-        """Return numbers of very different sizes, and some zeros."""
-        some = torch.randn(_TRIAL_ELEMENTS, generator=draw)
-        some *= 10.0 ** torch.randint(-12, 4, (_TRIAL_ELEMENTS,), generator=draw)
-        some[::97] = 0.0
-        return some
-
     mean = Mean(step.weight, step.scale, step.coefficient)
-    one = {name: torch.zeros(_TRIAL_ELEMENTS, device=CPU) for name in SLOTS[step.rule]}
+    one = {name: torch.zeros(TRIAL_ELEMENTS, device=CPU) for name in SLOTS[step.rule]}
     two = [slot.clone().numpy() for slot in one.values()]
     for count in range(1, _TRIAL_STEPS + 1):
-        total = numbers()
+        total = trial_numbers(draw)
         with torch.no_grad():
-            blocks.step(numbers(), total, mean, one, settings, count)
+            blocks.step(trial_numbers(draw), total, mean, one, settings, count)
         step.step(total.numpy(), two)
     return all(torch.equal(a, torch.from_numpy(b)) for a, b in zip(one.values(), two, strict=True))
