@@ -175,11 +175,15 @@ class Context:
         return self.iteration >= self.steps
 
     @property
-    def keeps_alone(self) -> bool:
-        """Whether this member keeps a part of a divided optimizer's state that no other keeps."""
+    def has_few_copies(self) -> bool:
+        """Whether a stripe that this node keeps or learns has fewer than two other holders, under
+        the policy in force or a later one that is here. Then another member that goes at the same
+        moment, which this node cannot know, may take the last other copy with it."""
         policy = self.policy
-        found = other_holders(policy.view, policy.stripes, self.node) if policy is not None else []
-        return not all(found)
+        least = policy.key if policy is not None else (0, 0)
+        known = [p for p in (policy, *self.policies.values()) if p and p.key >= least]
+        found = [other_holders(p.view, p.stripes, self.node) for p in known]
+        return any(len(others) < 2 for stripes in found for others in stripes)
 
     @property
     def is_isolated(self) -> bool:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster import standby
-from protocols.cluster.stripes import other_holders
 from protocols.effects import Depart
 from protocols.member.cycle_table import CycleState
 from protocols.member.joining_table import JoiningState
@@ -160,7 +159,7 @@ class Departure:
         if context.departs == "standby":
             # What others miss counts first: while some member is lost, this one may be needed for a
             # quorum, or be the last in reach that keeps a part of the state.
-            owes = self._has_few_copies or self._cycle.learning.owes
+            owes = context.has_few_copies or self._cycle.learning.owes
             needed = owes or context.freeze.holds or self._lacks_parts()
             return now >= self._stand_by_from and not needed
         if context.departs != "left":
@@ -187,17 +186,6 @@ class Departure:
     def alone_with(self) -> int:
         """How many stripes only this node keeps, so that it has to hand them on if it leaves."""
         return sum(len(holders) == 1 for holders in self._kept_by)
-
-    @property
-    def _has_few_copies(self) -> bool:
-        """Whether a stripe that this node keeps or learns has fewer than two other holders, under
-        the policy in force or a later one that is here. Then another member that goes at the same
-        moment, which this node cannot know, may take the last copy with it."""
-        context, policy = self._context, self._context.policy
-        least = policy.key if policy is not None else (0, 0)
-        known = [p for p in (policy, *context.policies.values()) if p and p.key >= least]
-        found = [other_holders(p.view, p.stripes, context.node) for p in known]
-        return any(len(others) < 2 for stripes in found for others in stripes)
 
     @property
     def _kept_by(self) -> list[bytes]:

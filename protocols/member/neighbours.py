@@ -112,14 +112,15 @@ class Neighbours:
     def dropped_by(self, now: float, sender: bytes) -> None:
         """A neighbour did not hear us for too long. If all of several say so, this device was away
         and they went on without it. But a single other member waits before it goes on, members that
-        pause without a quorum may need us to have one, and members wait without limit for parts of
-        a divided optimizer's state that we alone keep: then a new link lets us go on."""
+        pause without a quorum may need us to have one, and members wait without limit for a part of
+        a divided optimizer's state of which we have the last copy, which we may even if there was a
+        second one when we fell asleep: then a new link lets us go on, or says that they did."""
         context, joining = self.context, self.entry.joining
         if joining is not None and joining.on_the_way:
             context.do(CloseLink(sender))  # nothing of what it still sends may reach the state
         self.link_down(now, LinkDown(sender, LinkEnd.DROPPED))
         members = len(context.policy.view.members) if context.policy is not None else 0
-        waited_for = context.keeps_alone and context.config.on_lost is OnLost.WAIT
+        waited_for = context.has_few_copies and context.config.on_lost is OnLost.WAIT
         went_on = members > 2 and not context.config.pauses and not waited_for
         if context.is_isolated and went_on and not self.cycle.over:  # isolated: no member is left
             self.cycle.leave("expelled", "")

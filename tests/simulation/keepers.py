@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from protocols.cluster.stripes import held_by
 from tests.simulation.sharding import chunks_of, lost_stripes
 
 if TYPE_CHECKING:
@@ -70,7 +71,15 @@ def lineages_of(node: Node) -> tuple[bytes, ...]:
     return (node.context.lineage, *(a.lineage for a in node.context.ancestors))
 
 
-def kept_by(host: Host) -> tuple[int, ...]:
-    """Return the chunks of which `host` has the slots, learned ones included."""
-    slots = host.slots
-    return tuple(dict.fromkeys((*slots.here, *slots.coming)))
+def kept_by(host: Host) -> list[int]:
+    """Return the chunks of which `host`, a member, has slots that count: those of the stripes that
+    it holds under the policy in force, and those that it has learned. What it has beside them, as a
+    former holder, counts for nobody."""
+    node = host.node
+    policy = node.context.policy if node is not None else None
+    if node is None or policy is None:
+        return []
+    held = held_by(policy.stripes, policy.view.nodes.index(host.me.node))
+    stripes = (*held, *node.cycle.learning.known)
+    has = dict.fromkeys((*host.slots.here, *host.slots.coming))
+    return [c for c in chunks_of(stripes, host.world.stripes) if c in has]

@@ -48,12 +48,18 @@ def test_dropped_by_all() -> None:
 
 @pytest.mark.parametrize(
     ("others", "on_lost", "stays"),
-    [(0, OnLost.WAIT, True), (0, OnLost.FRESH, False), (1, OnLost.WAIT, False)],
-    ids=("alone", "fresh", "shared"),
+    [
+        (0, OnLost.WAIT, True),
+        (0, OnLost.FRESH, False),
+        (1, OnLost.WAIT, True),
+        (2, OnLost.WAIT, False),
+    ],
+    ids=("alone", "fresh", "one-copy", "two-copies"),
 )
 def test_dropped_by_all_with_a_part_that_the_others_wait_for(
     others: int, on_lost: OnLost, stays: bool
 ) -> None:
+    """Whoever keeps the only copy beside this one may have left while this device slept."""
     world, hosts = cluster(1, 3)
     context = node_of(hosts[1]).context
     assert context.policy is not None
