@@ -123,9 +123,9 @@ class Agent:
         """Wait for `count` more updates than there are now."""
         self.wait_iteration(self.iteration + count)
 
-    def wait_members(self, *names: str) -> None:
+    def wait_members(self, *names: str, seconds: float = WAIT_S) -> None:
         """Wait until it knows exactly these members, itself included."""
-        self.wait_until(f"members {names}", lambda: self.members == sorted(names))
+        self.wait_until(f"members {names}", lambda: self.members == sorted(names), seconds)
 
     @property
     def members(self) -> list[str]:

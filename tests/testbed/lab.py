@@ -80,10 +80,10 @@ class Lab:
         self.wait_together(*nodes)
         return agents
 
-    def wait_together(self, *nodes: str) -> None:
-        """Wait until all of `nodes` are members of one cluster."""
+    def wait_together(self, *nodes: str, seconds: float = WAIT_S) -> None:
+        """Wait until all of `nodes` are members of one cluster, for so many seconds at most."""
         for node in nodes:
-            self.agents[node].wait_members(*nodes)
+            self.agents[node].wait_members(*nodes, seconds=seconds)
 
     def status(self, node: str) -> Status:
         """Return the status of the agent of `node`."""

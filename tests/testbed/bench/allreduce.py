@@ -52,7 +52,6 @@ RING, GLOO, HIVEMIND = "ring", "gloo (torch.distributed)", "hivemind"
 SEARCH = "hivemind, group search included"
 PORT = 29500
 SETTLE_S = 8.0  # until links are measured and the policy has followed
-TOGETHER_S = 120.0
 ROUNDS_S = 240.0  # all rounds of one run may take so long
 WARM_ROUNDS = 2  # first rounds that do not count, as connections still find their rates
 MB = 1_000_000
@@ -77,6 +76,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arity", type=int, default=2, help="of the balanced tree (2)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each contender (3)")
     parser.add_argument("--rounds", type=int, default=10, help="rounds that count in a run (10)")
+    parser.add_argument(
+        "--together-s", type=float, default=120.0, help="agents may take so long to join (120)"
+    )
     parser.add_argument("--only", default="", metavar="NAMES", help="names that begin so, by comma")
     parser.add_argument(
         "--hivemind-python", default=sys.executable, metavar="PATH", help="a Python with hivemind"
@@ -123,8 +125,8 @@ class Bench:
                     near = ["--neighbours", parent] if parent else []
                     lab.start(node, *options, *near)
                 for node in level:
-                    lab.agents[node].wait("joined", TOGETHER_S)
-            lab.wait_together(*self.plan.nodes)
+                    lab.agents[node].wait("joined", self.args.together_s)
+            lab.wait_together(*self.plan.nodes, seconds=self.args.together_s)
             if tree is not None:
                 parents = {node: parent for node, parent in tree.items() if parent}
                 lab.wait(name, lambda: self._parents(lab) == parents)
