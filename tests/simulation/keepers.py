@@ -13,6 +13,8 @@ from protocols.cluster.stripes import held_by
 from tests.simulation.sharding import chunks_of, lost_stripes
 
 if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
+    from protocols.member.context import Context
     from protocols.member.node import Node
     from tests.simulation.host import Host
     from tests.simulation.world import World
@@ -32,7 +34,7 @@ class Keepers:
             return
         if not host.is_member:  # what it has is of no use to anybody
             return
-        others = [h for h in self._counting(host.node.context.lineage) if h is not host]
+        others = self._others(host, host.node.context)
         for chunk in kept_by(host):
             if not any(chunk in kept_by(other) for other in others):
                 # Those who were cut off from a fork wait for it in the lineage before.
@@ -47,23 +49,22 @@ class Keepers:
         known = any((lineage, chunk) in self._lost for chunk in chunks)
         assert known, f"{member.me.name} lacks chunks {chunks}, which nobody took away"
 
-    def _counting(self, lineage: bytes) -> list[Host]:
-        """Return the devices that run and are in the newest policy of a lineage."""
-        found: list[tuple[tuple[int, int], Host]] = []
-        for host in self._world.hosts.values():
-            context = host.node.context if host.node is not None and host.gone is None else None
-            if context is None or context.lineage != lineage or context.policy is None:
+    def _others(self, host: Host, own: Context) -> list[Host]:
+        """Return the other members that run, by the newest policy in the lineage of `host`, whose
+        context is `own`. That may be the policy of `host` alone: it acts on it from then on."""
+        found: list[tuple[Host, Policy]] = []
+        for other in self._world.hosts.values():
+            if other is host or other.node is None or other.gone is not None or other.node.over:
                 continue
-            if host.node is not None and host.node.over:
-                continue
-            found.append((context.policy.key, host))
-        newest = max((key for key, _ in found), default=None)
-        for key, host in found:
-            assert host.node is not None
-            if key == newest and host.node.context.policy is not None:
-                nodes = host.node.context.policy.view.nodes
-                return [h for _, h in found if h.me.node in nodes and h.is_member]
-        return []
+            context = other.node.context
+            if context.lineage == own.lineage and context.policy is not None and other.is_member:
+                found.append((other, context.policy))
+        policies = [policy for _, policy in found]
+        if own.policy is not None:
+            policies.append(own.policy)
+        newest = max(policies, key=lambda policy: policy.key, default=None)
+        nodes = newest.view.nodes if newest is not None else ()
+        return [other for other, _ in found if other.me.node in nodes]
 
 
 def lineages_of(node: Node) -> tuple[bytes, ...]:
