@@ -30,6 +30,11 @@ MOST_WAITING_BYTES = 2 << 20
 # A probe goes on for so many looks whatever time they take: on a busy machine they are far apart,
 # and the receiver would get too little to measure anything.
 LEAST_LOOKS = 10
+# It goes on until so much of it was handed to the system, too, but no longer than so many seconds.
+# A receiver does not count the first 32 KiB, nor the frames in which these end and the rest begins,
+# so that less would not show it the rate of a link of less than 1 Mbit/s.
+LEAST_BYTES = 5 * limits.PROBE_FRAME_BYTES
+LEAST_BYTES_SECONDS = 2.0
 SENT_SHARE = 4  # all counts as sent if less than this part of what may wait still waits
 NO_LINEAGE = bytes(limits.LINEAGE_BYTES)  # a probe belongs to no round of any cluster
 
@@ -53,12 +58,13 @@ class Prober:
 
 async def probe(link: Link, delay_s: float) -> None:
     """Send at most `limits.MAX_PROBE_BYTES`, for `limits.MAX_PROBE_SECONDS` plus some round trips,
-    or for `LEAST_LOOKS`.
+    or for `LEAST_LOOKS`, or until `LEAST_BYTES` are sent.
 
     `delay_s` is the one-way delay in seconds (`monitor.probe_seconds`).
     """
     loop = asyncio.get_running_loop()
-    end = loop.time() + probe_seconds(delay_s)
+    began = loop.time()
+    end, last = began + probe_seconds(delay_s), began + LEAST_BYTES_SECONDS
     size = limits.PROBE_FRAME_BYTES
     looks, may_wait = 0, FIRST_WAITING_BYTES
     left = deque(range(limits.MAX_PROBE_BYTES // size))
@@ -70,7 +76,9 @@ async def probe(link: Link, delay_s: float) -> None:
             waiting += size
         await asyncio.sleep(LOOK_SECONDS)
         looks += 1
-        if not left or (looks >= LEAST_LOOKS and loop.time() >= end):
+        sent = limits.MAX_PROBE_BYTES - len(left) * size
+        enough = sent >= LEAST_BYTES or loop.time() >= last
+        if not left or (enough and looks >= LEAST_LOOKS and loop.time() >= end):
             return
         if link.bulk_waiting < may_wait // SENT_SHARE:
             may_wait = min(2 * may_wait, MOST_WAITING_BYTES)

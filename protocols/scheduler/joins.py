@@ -43,6 +43,9 @@ STARTED_AGAIN = "the device started again"
 OFTEN_LOST = "its links to the others broke again and again, and it may try again in a minute"
 NO_PROGRESS = f"it copied nothing for {limits.JOIN_PROGRESS_SECONDS:.0f} s"
 MOST_UNMEASURED = 3  # reports without rates, after which a joiner is let in unmeasured
+# So many steps of the members a join may have to wait for: the running one, and one more for each
+# policy that is on its way for other joiners and comes into force first.
+MOST_STEPS = 3
 _FOLLOWS = (JoinState.PULLING, JoinState.CAUGHT_UP)  # its parent forwards the rounds to it
 
 
@@ -444,11 +447,11 @@ class Joins:
         return self._cost.most_of_rest_s(tuple(join.rates.values()))
 
     def _waits_for_members(self, now: float, join: Join) -> bool:
-        """Whether a join that stops nobody gets no further because the members' steps take longer
-        than a join may rest, as rounds of local steps may."""
+        """Whether a join that stops nobody gets no further because the members' steps take long
+        beside the time that a join may rest, as over slow links or in rounds of local steps."""
         follows = join.state is JoinState.PULLING and join.has_state
         waits = follows or join.state in (JoinState.LINKED, JoinState.CAUGHT_UP)
-        return waits and self._cost.pace.is_long(now, limits.JOIN_PROGRESS_SECONDS)
+        return waits and self._cost.pace.is_long(now, limits.JOIN_PROGRESS_SECONDS / MOST_STEPS)
 
     def tick(self, now: float) -> list[Letter]:
         """Give up joins that are late, or that have lost what they need."""

@@ -65,7 +65,10 @@ def test_a_probe_is_as_long_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(h.kind is BulkKind.PROBE for h in wire.sent)
 
 
-def test_a_probe_gives_up_on_a_link_that_takes_nothing_and_queues_little() -> None:
+def test_a_probe_gives_up_on_a_link_that_takes_nothing_and_queues_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probing, "LEAST_BYTES_SECONDS", 0.1)
     wire = Wire(room=0)
     run(wire)
     assert wire.most_queued == sum(h.length for h in wire.sent) == probing.FIRST_WAITING_BYTES
@@ -79,6 +82,14 @@ def test_a_slow_link_is_not_busy_with_a_probe_for_long() -> None:
     took = time.monotonic() - began  # longer than `MAX_PROBE_SECONDS` on a busy machine
     most = rate * took + probing.FIRST_WAITING_BYTES + limits.PROBE_FRAME_BYTES
     assert limits.METER_HEAD_BYTES < sum(h.length for h in wire.sent) <= most
+
+
+def test_a_probe_of_a_very_slow_link_sends_enough_to_be_measured() -> None:
+    """At 0.8 Mbit/s the usual time is over before the bytes are that a receiver does not count."""
+    wire = Wire(rate=100e3)
+    run(wire, delay_s=0.01)
+    sent = sum(h.length for h in wire.sent)
+    assert probing.LEAST_BYTES <= sent <= probing.LEAST_BYTES + probing.FIRST_WAITING_BYTES
 
 
 def test_a_fast_link_does_not_run_dry_during_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,12 +23,18 @@ MOST_S = 20 * STEP_S
 
 
 @pytest.fixture
-def long_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def step_s() -> float:
+    """Return how long a step takes at most, in seconds."""
+    return STEP_S
+
+
+@pytest.fixture
+def long_steps(monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
     """Have trainers take minutes for their share. Real ones tell how far they are meanwhile."""
 
     def computing(host: Host) -> float:
         now = host.world.now
-        host.busy_until = max(host.busy_until, now + host.world.random.uniform(0.5, 1.0) * STEP_S)
+        host.busy_until = max(host.busy_until, now + host.world.random.uniform(0.5, 1.0) * step_s)
         return host.busy_until - now
 
     monkeypatch.setattr(limits, "TRAINER_LEAST_SECONDS", MOST_S)
@@ -44,6 +50,20 @@ def test_a_device_joins_at_its_first_try(seed: int, beside: bool) -> None:
     joiner = world.join(9, hosts[0])
     world.run(lambda: joiner in world.members or bool(joiner.joins_failed), MOST_S)
     assert not joiner.joins_failed
+
+
+@pytest.mark.parametrize("step_s", [0.9 * limits.JOIN_PROGRESS_SECONDS])
+@pytest.mark.parametrize("seed", variants(range(2), long=range(8)))
+@pytest.mark.usefixtures("long_steps")
+def test_a_device_joins_at_its_first_try_after_one_that_came_just_before(seed: int) -> None:
+    """It waits for the running step and for the next one, and so longer than a join may rest."""
+    world, hosts = cluster(seed, size=1)
+    first = world.join(1, hosts[0])
+    reach(world, first, JoiningState.CAUGHT_UP)
+    second = world.join(2, hosts[0])
+    world.run(lambda: second in world.members or bool(second.joins_failed), MOST_S)
+    assert not second.joins_failed
+    assert first in world.members
 
 
 @pytest.mark.parametrize("seed", variants(range(1), long=range(2)))
