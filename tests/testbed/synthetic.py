@@ -1,7 +1,7 @@
 """A training script with chosen costs: size of the state, size of the gradients, time to compute.
 
 Usage: edgeagent run tests/testbed/synthetic.py -- [--state-mb N] [--gradient-mb N] [--compute-ms N]
-                                                  [--moving]
+                                                  [--moving] [--chunks-of-mb N]
                                                   [--load FILE] [--steps-file NAME]
                                                   [--wait-for FILE]
 
@@ -10,7 +10,9 @@ the shapes of a transformer of the size that is asked for. What of the state has
 frozen weights or, with `--moving`, a tensor that changes in each step, as an optimizer's memory
 does. While the working folder has a file `slowdown` with a factor in it, micro-batches take that
 many times as long. Frozen tensors in the file of `--load` are read and kept, but are no part of the
-training state: every device starts with that file, and nobody pulls them. `--steps-file` gets a
+training state: every device starts with that file, and nobody pulls them. With `--chunks-of-mb N`
+the gradients have as many chunks as N MB of them would: where rates and sizes are scaled down
+together, a chunk then takes as long on its link as it does unscaled. `--steps-file` gets a
 line for each iteration that `update()` has completed: its number, and the time in unix seconds by
 this process's clock. With `--wait-for FILE` the script makes a file `ready` once everything is
 loaded, and asks for an agent when FILE exists, so that several can begin at one moment.
@@ -35,6 +37,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from edgeagent import Trainer
+from edgeagent.trainer import gradients
 
 MB = 1_000_000
 FLOAT_BYTES = 4
@@ -125,6 +128,18 @@ def notes(path: str) -> Iterator[Callable[[int], None]]:
         yield lambda iteration: print(iteration, f"{time.time():.6f}", file=file)
 
 
+def divide_like(payload_bytes: int) -> None:
+    """Divide the gradients, whatever their size, into as many chunks as those of another size."""
+    usual = gradients.chunk_elements_for
+    full = payload_bytes // FLOAT_BYTES
+
+    def chunk_elements(elements: int, most: int, step: int = gradients.ELEMENT_STEP) -> int:
+        aim = elements * usual(full, most, step) // full
+        return min(most, max(step, aim - aim % step))
+
+    gradients.chunk_elements_for = chunk_elements
+
+
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -135,7 +150,10 @@ def main() -> None:
     parser.add_argument("--load", metavar="FILE", help="a checkpoint of this job")
     parser.add_argument("--steps-file", metavar="NAME", default="", help="gets when steps ended")
     parser.add_argument("--wait-for", metavar="FILE", default="", help="begin when it exists")
+    parser.add_argument("--chunks-of-mb", type=float, default=0.0, help="have so many chunks")
     args = parser.parse_args()
+    if args.chunks_of_mb:
+        divide_like(int(args.chunks_of_mb * MB))
     state = 0 if args.load else int(args.state_mb * MB)
     model = Synthetic(state, int(args.gradient_mb * MB), moving=args.moving)
     loaded = load_file(args.load) if args.load else {}

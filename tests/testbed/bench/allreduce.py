@@ -6,7 +6,8 @@ of our own (`ring.py`); gloo and hivemind run as their manuals say. All pairs of
 connected, each direction with a rate that was drawn at random.
 
 Rates and payload are both scaled down, so that the links are the limit for all contenders and not
-this machine; the ideal times stay the same.
+this machine; the ideal times stay the same. So does the number of chunks in which agents send their
+gradients, so that a chunk takes as long on its link as it does unscaled.
 
 Contenders take turns, each with fresh processes on one network that was calibrated first. A round
 lasts from the moment when the last member is ready until the last one has the sum. For agents that
@@ -110,7 +111,8 @@ class Bench:
         """Return the run of real agents, along `tree` if there is one, else with `--trees`, whose
         gradients travel as `wire` says."""
         order = [[n] for n in self.plan.nodes[:1]] + [list(self.plan.nodes[1:])]
-        job = ("--gradient-mb", str(self.payload_mb), "--state-mb", "0.1", "--compute-ms", "0")
+        sizes = ("--gradient-mb", str(self.payload_mb), "--chunks-of-mb", str(self.args.mb))
+        job = (*sizes, "--state-mb", "0.1", "--compute-ms", "0")
         options = ["--global-batch", str(len(self.plan.nodes)), "--micro-batch", "1"]
         options += ["--trees", shape, "--wire", wire]
         with contextlib.ExitStack() as stack:
@@ -122,8 +124,10 @@ class Bench:
             for level in order:
                 for node in level:
                     parent = (tree or {}).get(node, "")
-                    near = ["--neighbours", parent] if parent else []
-                    lab.start(node, *options, *near)
+                    more = ["--neighbours", parent] if parent else []
+                    if tree is None and level is order[0]:
+                        more = ["--wait-for", str(len(self.plan.nodes))]
+                    lab.start(node, *options, *more)
                 for node in level:
                     lab.agents[node].wait("joined", self.args.together_s)
             lab.wait_together(*self.plan.nodes, seconds=self.args.together_s)
