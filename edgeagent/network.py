@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from edgeagent.errors import EdgeAgentError
 from edgeagent.transport.api import PeerInfo, Standing
+from edgeagent.transport.traffic import NO_STRETCHES, Stretches
 from protocols.cluster.founding import SOMEBODY_HAS_FOUNDED
 from protocols.cluster.view import Member
 
@@ -33,6 +34,9 @@ class Network(Protocol):
     def shorten(self, node: bytes, segment: int) -> None:
         """From now on use segments of at most `segment` bytes on new connections to `node`."""
 
+    def stretches(self) -> Stretches:
+        """Return what all links carried together, as far as it was not returned before."""
+
 
 class NoNetwork:
     """The network of a node that trains alone, which has no connections."""
@@ -50,6 +54,10 @@ class NoNetwork:
 
     def shorten(self, node: bytes, segment: int) -> None:
         """Do nothing: there are no connections."""
+
+    def stretches(self) -> Stretches:
+        """Return nothing: there are no connections."""
+        return NO_STRETCHES
 
 
 def member_of(peer: PeerInfo) -> Member:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from protocols.cluster.view import Member
     from protocols.network.link_end import LinkEnd
+    from protocols.network.stretch import Stretch
     from protocols.rounds.control_word import ControlWord
     from protocols.scheduler.planning import Found
     from protocols.wire.envelope import Envelope
@@ -283,26 +284,30 @@ class AwayWanted:
 @dataclass(frozen=True, slots=True)
 class Incoming:
     """What this node knows of an open link. `delay_s`: one way. `rate`: payload bytes/s that arrive
-    from `node`. Both are None if not known. `sent_bytes`, `received_bytes`: payload bytes so
-    far."""
+    from `node`. Both are None if not known. `sent_bytes`, `received_bytes`: payload bytes so far.
+    `alone`: the rate was measured while no other link was busy."""
 
     node: bytes
     delay_s: float | None
     rate: float | None
     sent_bytes: int
     received_bytes: int = 0
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What this node has measured so far; told at each heartbeat. `micro_batch_s`: how long one
     micro-batch takes. `compute_s`, `sync_s`: how long the last iteration's own computing, and the
-    wait for its round, took. None if not known."""
+    wait for its round, took. None if not known. `sent`, `received`: what all links carried together
+    in each of the times, since this was told last, in which several were busy."""
 
     incoming: tuple[Incoming, ...]
     micro_batch_s: float | None
     compute_s: float | None
     sync_s: float | None
+    sent: tuple[Stretch, ...] = ()
+    received: tuple[Stretch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,24 @@ METER_SECONDS = 0.05
 # A run that is over sooner than this is too short for a sample.
 METER_LEAST_SECONDS = 0.01
 METER_SAMPLES = 5  # that a link's rate is taken from
+# A link that was busy so shortly ago still counts as one beside which another is not alone.
+SHARED_SECONDS = 0.02
+# What all links of a device carry together is measured over so many seconds in which several were
+# busy, and so many bytes for each of these: a TLS record, which arrives as a whole, has 16 KiB.
+STRETCH_SECONDS = 0.3
+STRETCH_LINK_BYTES = 64 << 10
+STRETCH_LOOK_SECONDS = 0.02  # how often the links are looked at for that, at most
+STRETCH_MOST_LOOK_SECONDS = 0.2  # two looks that are further apart say nothing
+STRETCHES = 5  # that a device's limit is taken from
+# A device is limited if its links together carry less than this part of what they carry alone, and
+# then until they carry more than the other part.
+# Nothing limits it while a link that is as fast as alone carries so many times as much as any link
+# that is slower than alone.
+FAIR_TIMES = 2.0
+LIMITED_PART = 0.7
+UNLIMITED_PART = 0.85
+# What was measured longer ago says nothing of a limit any more.
+NODE_LIMIT_SECONDS = 60.0
 # A probe sends so many bytes, or sends for so long and so many round trips more, whichever is less:
 # a connection needs some round trips until it is fast.
 MAX_PROBE_BYTES = 4 << 20
@@ -296,6 +314,8 @@ FOLLOWERS_CATCH_UP_SECONDS = 30.0
 # --- other waits ----------------------------------------------------------------------------------
 
 LINK_OPEN_SECONDS = 10.0
+# A policy that has not come into force after this is amended by what is desired since then.
+AMEND_SECONDS = 1.0
 RETRY_SECONDS = 1.0  # after which a request is repeated that was not answered
 LINK_RETRY_SECONDS = 2.0  # after which a link is dialled again that could not be opened
 # A member that has sent what cannot be is trusted and dialled again after the first time, twice as

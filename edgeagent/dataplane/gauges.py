@@ -11,6 +11,7 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
+from edgeagent.transport.traffic import NO_STRETCHES
 from protocols import limits
 from protocols.events import Incoming, Measured
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from edgeagent.transport.api import Link
+    from edgeagent.transport.traffic import Stretches
     from protocols.network.heartbeats import Heartbeats
 
 
@@ -57,8 +59,10 @@ class Gauges:
         is_priced: bool = True,
         rounds: bool = False,
         last_counts: float = LAST_ROUND_COUNTS,
+        stretches: Callable[[], Stretches] = lambda: NO_STRETCHES,
     ) -> None:
         self._clock = clock
+        self._stretches = stretches
         self._cost = cost
         self._is_priced = is_priced
         self._rounds = rounds
@@ -132,6 +136,7 @@ class Gauges:
                 link.incoming_rate,
                 link.bulk_bytes_sent,
                 link.bulk_bytes_received,
+                link.rate_is_alone,
             )
             for node, link in sorted(links.items())
         )
@@ -150,7 +155,9 @@ class Gauges:
             pace = self._running if known is None else self._average(self._running, known)
         elif pace is not None and self._rounds and self._is_idle:
             pace *= IDLE_HOPE**times
-        return Measured(incoming, pace if self._is_priced else None, self._compute_s, self._sync_s)
+        speed = pace if self._is_priced else None
+        found = self._stretches()
+        return Measured(incoming, speed, self._compute_s, self._sync_s, found.sent, found.received)
 
     def _average(self, last: float, before: float) -> float:
         if self._last_counts >= LAST_ROUND_COUNTS and abs(last - before) > JUMP * before:

@@ -210,7 +210,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def _member(node: Node, member: Member, share: int, scheduler: bool) -> MemberStatus:
-    times = node.monitor.times(member.node)
+    times, measures = node.monitor.times(member.node), node.monitor.measures
     keeping_up, owed_s = node.monitor.waits_for(member.node)
     policy = node.context.policy
     if keeping_up is KeepingUp.SLOW and policy is not None and len(policy.view.members) == 1:
@@ -221,11 +221,13 @@ def _member(node: Node, member: Member, share: int, scheduler: bool) -> MemberSt
         share=share,
         scheduler=scheduler,
         me=member.node == node.context.node,
-        micro_batch_ms=_ms(node.monitor.measures.speeds.get(member.node)),
+        micro_batch_ms=_ms(measures.speeds.get(member.node)),
         compute_ms=_ms(times.compute_s) if times else None,
         sync_ms=_ms(times.sync_s) if times else None,
         trainer=keeping_up.name.lower(),
         owes_s=round(owed_s, 3),
+        most_out_mbit_s=mbit_s(measures.up.get(member.node)),
+        most_in_mbit_s=mbit_s(measures.down.get(member.node)),
     )
 
 

@@ -20,7 +20,8 @@ class MemberStatus(TypedDict):
     `compute_ms` and `sync_ms` (waiting for the round) are those of its last iteration. `trainer` is
     "prompt", "slow" (the others wait for it), "late" (the others do its work) or "away" (the same,
     because its script has said so). `owes_s` says for how many seconds the trainer has not
-    answered, 0 if it is prompt.
+    answered, 0 if it is prompt. `most_out_mbit_s` and `most_in_mbit_s`: what the device can send
+    and receive over all its links together, None if no limit is known.
     """
 
     name: str
@@ -33,6 +34,8 @@ class MemberStatus(TypedDict):
     sync_ms: float | None
     trainer: str
     owes_s: float
+    most_out_mbit_s: float | None
+    most_in_mbit_s: float | None
 
 
 class LinkStatus(TypedDict):

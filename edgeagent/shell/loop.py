@@ -87,7 +87,7 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         self._ping_timer: asyncio.TimerHandle | None = None
         self.peers = Peers(self, network, observer, owner.spawn)
-        self._gauges = gauges = self._gauges_of(hello)
+        self._gauges = gauges = self._gauges_of(hello, network)
         self.rounds = Rounds(self, self.peers, hello, memory, observer, gauges)
         state = memory.state.view()
         self.copies = copies = Copies(self, self.peers, self.rounds, hello, state, owner.spawn)
@@ -129,7 +129,7 @@ class Shell:
         told = (observer.say, lambda: self._planner.rule)
         self.waits = Waits(lambda: self.node, self.peers.heartbeats, *sizes, *told)
 
-    def _gauges_of(self, hello: handover.Hello) -> Gauges:
+    def _gauges_of(self, hello: handover.Hello, network: Network) -> Gauges:
         """Return what measures the speed of the trainer whose first message is `hello`."""
         return Gauges(
             self._loop.time,
@@ -138,6 +138,7 @@ class Shell:
             is_priced=not hello.in_cells,
             rounds=hello.local_steps > 0,
             last_counts=hello.last_round_counts or LAST_ROUND_COUNTS,
+            stretches=network.stretches,
         )
 
     # --- beginnings and ends ----------------------------------------------------------------------

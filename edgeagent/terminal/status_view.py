@@ -92,6 +92,7 @@ def render(status: Status) -> Group:
         parts += _waited_for(status)
     if pairs := pairs_of(status):
         parts += ["", _Cropped(_links(pairs[:MAX_ROWS])), *_more(len(pairs))]
+        parts += _limited(members)
     if status["tree"]["root"]:
         parts += ["", *_tree(status, pairs)]
     if status["reason"]:
@@ -108,6 +109,19 @@ def _more(count: int) -> list[RenderableType]:
     """Return a line that says how many of `count` entries are not shown, if any."""
     hidden = count - MAX_ROWS
     return [Text(f"... and {hidden} more (--json shows all)")] if hidden > 0 else []
+
+
+def _limited(members: Sequence[MemberStatus]) -> list[RenderableType]:
+    """Return lines about members that something limits, whatever their single links carry."""
+    lines: list[RenderableType] = []
+    for member in members:
+        out, into = member["most_out_mbit_s"], member["most_in_mbit_s"]
+        known = (("sends", out), ("receives", into))
+        does = [f"{verb} {mbit_text(rate)}" for verb, rate in known if rate is not None]
+        if does:
+            name, what = clean(member["name"]), " and ".join(does)
+            lines.append(Text(f"{name} {what} Mbit/s over all its links at most"))
+    return [*lines[:MAX_ROWS], *_more(len(lines))]
 
 
 def _headline(status: Status) -> Text:

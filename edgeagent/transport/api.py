@@ -59,6 +59,10 @@ class Link(Protocol):
         """The payload bytes/s at which large frames arrive; None while that is not known."""
 
     @property
+    def rate_is_alone(self) -> bool:
+        """Whether `incoming_rate` was measured while no other link was busy, at either end."""
+
+    @property
     def sending(self) -> tuple[Sending, ...]:
         """How the control and the bulk connection send, for noticing that nothing arrives any more;
         empty if that is not known."""

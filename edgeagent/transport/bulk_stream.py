@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING
 from edgeagent.transport import bounds
 from edgeagent.transport.framing import scratch
 from edgeagent.transport.send_queue import SendQueue
+from edgeagent.transport.traffic import Flow
 from protocols import limits
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.network.meter import Meter
-from protocols.wire.bulk import BulkHeader, BulkKind, decode_header
+from protocols.wire.bulk import BulkHeader, BulkKind, decode_header, is_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from edgeagent.transport.framing import Connection
+    from edgeagent.transport.traffic import Traffic
 
 GOODBYE = bytes(limits.BULK_HEADER_BYTES)
 
@@ -48,6 +50,7 @@ class BulkStream:
         drained: Callable[[], None],
         failed: Callable[[str], None],
         lost: Callable[[Exception | None], None],
+        traffic: Traffic,
     ) -> None:
         self._connection = connection
         self._arriving = arriving
@@ -59,6 +62,8 @@ class BulkStream:
         self.bytes_sent = 0
         self.bytes_received = 0
         self.meter = Meter()
+        self.flow = Flow(self.meter, lambda: connection.transport)
+        self._traffic = traffic
         self.queued = 0
         self._queue = SendQueue()
         self._current: tuple[BulkHeader, memoryview] | None = None  # the frame being written
@@ -136,23 +141,27 @@ class BulkStream:
         """Write until the kernel is full, the queue is empty, or the loop should do other work."""
         self._scheduled = False
         budget = bounds.BULK_TURN_BYTES
+        now = monotonic()
+        shared = self._traffic.others_send(self.flow, now)
+        self._traffic.wrote(self.flow, now)
         while not self.idle and not self._paused and not self._stopped:
             if budget <= 0:
                 self._scheduled = True
                 asyncio.get_running_loop().call_soon(self._pump)
                 return
-            budget -= self._write_pieces()
+            budget -= self._write_pieces(shared)
         if self.idle and not self._stopped:
             self._drained()
 
-    def _write_pieces(self) -> int:
-        """Write the next `BULK_PIECE_BYTES`, of as many frames as they are; return their number."""
+    def _write_pieces(self, shared: bool) -> int:
+        """Write the next `BULK_PIECE_BYTES`, of as many frames as they are; return their number.
+        `shared`: other links send, too."""
         parts: list[bytes | memoryview] = []
         size = 0
         while size < bounds.BULK_PIECE_BYTES and not self.idle:
             if self._current is None:
                 self._current, self._offset = self._queue.pop(), 0
-                parts.append(self._current[0].encode())
+                parts.append(self._current[0].encode(shared=shared))
                 size += limits.BULK_HEADER_BYTES
             payload = self._current[1]
             piece = payload[self._offset : self._offset + bounds.BULK_PIECE_BYTES - size]
@@ -260,7 +269,9 @@ class BulkStream:
             if len(target) != header.length or target.readonly:
                 raise LocalProtocolError("bulk_arriving returned an unusable buffer")
         self._header, self._target, self._payload_end = header, target, 0
-        self.meter.begins(monotonic())
+        now = monotonic()
+        shared = is_shared(head) or self._traffic.others_arrive(self.flow, now)
+        self.meter.begins(now, shared=shared)
         if header.length == 0:
             self._payload_complete(header)
 
@@ -268,7 +279,10 @@ class BulkStream:
         assert self._header is not None
         self._payload_end += count
         self.bytes_received += count
-        self.meter.arrived(monotonic(), count)
+        now = monotonic()
+        self.meter.arrived(now, count)
+        self.flow.received_bytes = self.bytes_received
+        self._traffic.arrived(now)
         if self._payload_end == self._header.length:
             self._payload_complete(self._header)
 

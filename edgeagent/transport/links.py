@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from edgeagent.transport.api import LinkListener, PeerInfo
     from edgeagent.transport.framing import Connection
+    from edgeagent.transport.traffic import Flow, Traffic
     from protocols.network.progress import Sending
     from protocols.wire.bulk import BulkHeader
 
@@ -60,8 +61,10 @@ class TcpLink:
         listener: LinkListener,
         gone: Callable[[TcpLink], None],
         log: Callable[[str], None],
+        traffic: Traffic,
     ) -> None:
-        """`gone` is called immediately before the listener's `link_down`."""
+        """`gone` is called immediately before the listener's `link_down`; `traffic` is that of all
+        links of this device."""
         control, bulk, life = connections
         self._peer = peer
         self._listener = listener
@@ -79,6 +82,7 @@ class TcpLink:
             self._progress,
             self._failed,
             self._lost,
+            traffic,
         )
         self._life = Lifeline(life, self._failed, self._life_ended)
         self._open = len(self._connections)  # number of those that have not ended
@@ -136,6 +140,16 @@ class TcpLink:
     def incoming_rate(self) -> float | None:
         """The payload bytes/s at which large frames arrive; None while that is not known."""
         return self._bulk.meter.rate(monotonic())
+
+    @property
+    def rate_is_alone(self) -> bool:
+        """Whether `incoming_rate` was measured while no other link was busy."""
+        return self._bulk.meter.is_alone
+
+    @property
+    def flow(self) -> Flow:
+        """What this link carries, for the device's `Traffic`."""
+        return self._bulk.flow
 
     @property
     def sending(self) -> tuple[Sending, ...]:

@@ -22,6 +22,7 @@ from edgeagent.transport.link_wire import (
     Refuse,
 )
 from edgeagent.transport.links import Connections, TcpLink
+from edgeagent.transport.traffic import Traffic
 from protocols import limits
 from protocols.network.link_end import LinkEnd
 from protocols.wire.packing import decode_tagged, encode_tagged
@@ -64,6 +65,7 @@ class Links:
         self._trust = trust
         self._listener = listener
         self._log = log
+        self.traffic = Traffic()
         self._up: dict[bytes, TcpLink] = {}
         self._openings: dict[bytes, list[Opening]] = {}
         self._ready: dict[bytes, asyncio.Lock] = {}
@@ -212,8 +214,10 @@ class Links:
             # it again in case `finish` has just ended that link.
             self._trust.add(certificate)
         peer = PeerInfo(node, hello.incarnation, hello.name, hello.addresses, certificate)
-        link = TcpLink(peer, connections, self._listener, self._link_gone, self._log)
+        who = (peer, connections, self._listener, self._link_gone, self._log)
+        link = TcpLink(*who, self.traffic)
         self._up[node] = link
+        self.traffic.add(node, link.flow)
         self._wake(node, link)
         link.start()
         return link
@@ -226,6 +230,7 @@ class Links:
     def _link_gone(self, link: TcpLink) -> None:
         if self._up.get(link.peer.node) is link:
             del self._up[link.peer.node]
+        self.traffic.remove(link.peer.node, link.flow)
 
     def _forget_waiter(self, node: bytes, future: asyncio.Future[TcpLink | None]) -> None:
         waiters = self._waiters.get(node, [])

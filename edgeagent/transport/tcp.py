@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from edgeagent.transport.api import AdmissionPolicy, Link, LinkListener, Standing
     from edgeagent.transport.identity import Identity
+    from edgeagent.transport.traffic import Stretches
 
 
 class TcpTransport:
@@ -84,6 +85,10 @@ class TcpTransport:
     def links(self) -> tuple[Link, ...]:
         """The links that are up."""
         return self._links.up
+
+    def stretches(self) -> Stretches:
+        """Return what all links carried together, as far as it was not returned before."""
+        return self._links.traffic.take()
 
     async def start(self, listen: str = "", interface: str = "") -> tuple[str, ...]:
         """Listen on `listen` ([HOST:]PORT; "" = everywhere, first free port from DEFAULT_PORT).
@@ -208,5 +213,6 @@ class TcpTransport:
                 await listener.stop()
             self._listeners = None
         await self._links.close_all(seconds)
+        self._links.traffic.stop()
         await self._registry.wait_empty(bounds.CLOSE_SECONDS)
         self._complaints.close()

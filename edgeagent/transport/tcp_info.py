@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from protocols.network.progress import Sending
 
@@ -21,9 +21,20 @@ _SIZE_WITH_UNSENT = 148  # up to tcpi_notsent_bytes
 _RETRANSMITS = 2  # offset of a u8: time-outs in a row without an acknowledgement
 _UNACKED = 24  # offset of a u32: segments sent and not acknowledged yet
 _LAST_ACK = 56  # offset of a u32: milliseconds since the last acknowledgement
+_ROUND_TRIP = 68  # offset of a u32: the smoothed round trip time in microseconds
 _BYTES_ACKED = 120  # offset of a u64: bytes acknowledged so far
 _UNSENT = 144  # offset of a u32: bytes that the system holds and has not sent yet
 _RECENT_MS = 1000  # an acknowledgement within this time shows that the peer is reachable
+
+
+class Delivered(NamedTuple):
+    """How many bytes of a connection the other end has acknowledged, how many the system holds and
+    has not sent yet, and how long one takes there and back at present, waiting in queues
+    included."""
+
+    acknowledged_bytes: int
+    unsent_bytes: int
+    round_trip_s: float
 
 
 def sending_of(transport: asyncio.BaseTransport) -> Sending | None:
@@ -39,6 +50,17 @@ def unsent_of(transport: asyncio.BaseTransport) -> int:
         return 0
     (unsent,) = struct.unpack_from("=I", info, _UNSENT)
     return int(unsent)
+
+
+def delivered_of(transport: asyncio.BaseTransport) -> Delivered | None:
+    """Return what of the connection has arrived at the other end, None if that is not known."""
+    info = _tcp_info(transport, _SIZE_WITH_UNSENT)
+    if len(info) < _SIZE_WITH_UNSENT:
+        return None
+    (unsent,) = struct.unpack_from("=I", info, _UNSENT)
+    (acknowledged,) = struct.unpack_from("=Q", info, _BYTES_ACKED)
+    (round_trip_us,) = struct.unpack_from("=I", info, _ROUND_TRIP)
+    return Delivered(acknowledged, unsent, round_trip_us / 1e6)
 
 
 def _tcp_info(transport: asyncio.BaseTransport, size: int) -> bytes:

@@ -380,9 +380,9 @@ class Node:
             self.mail.post_all(self.negotiator.tick(now))
             self.succession.rotate(now)
             self.succession.search(now)
-            switch = self.negotiator.switch
-            if switch is not None and switch.policy.key not in context.policies:
-                self._keep(switch.policy)
+            for policy in self.negotiator.made:
+                if policy.key not in context.policies:
+                    self._keep(policy)
         self._fetch(now)
         self._read(now)
 
@@ -559,7 +559,7 @@ class Node:
 
     def _offered(self) -> tuple[int, int]:
         if self.negotiator is not None:
-            return self.negotiator.offered
+            return self.negotiator.offer()
         return self.context.policy.key if self.context.policy else (0, 0)
 
     def _ask_again(self, now: float) -> None:

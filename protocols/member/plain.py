@@ -25,6 +25,7 @@ from protocols.cluster.view import Member
 from protocols.cluster.ways import Way
 from protocols.member.context import NodeConfig
 from protocols.network.link_end import LinkEnd
+from protocols.network.stretch import Stretch
 from protocols.rounds.control_word import ControlWord
 from protocols.scheduler.planning import Found
 from protocols.wire.envelope import Envelope
@@ -49,6 +50,7 @@ _NAMES: dict[str, Any] = {
         Message,
         NodeConfig,
         Past,
+        Stretch,
         Way,
     )
 }

@@ -48,17 +48,23 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """All measurements. `links`: (from, to) -> `Rate`; `speeds`: node -> seconds per micro-batch.
+    """All measurements. `links`: (from, to) -> `Rate`; `speeds`: node -> seconds per micro-batch;
+    `up`, `down`: node -> bytes/s that it can send and receive over all its links together, if
+    something limits that.
 
-    Raises ValueError unless every speed is positive and finite.
+    Raises ValueError unless every speed and limit is positive and finite.
     """
 
     links: Mapping[tuple[bytes, bytes], Rate] = field(default_factory=dict)
     speeds: Mapping[bytes, float] = field(default_factory=dict)
+    up: Mapping[bytes, float] = field(default_factory=dict)
+    down: Mapping[bytes, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not all(0 < speed < math.inf for speed in self.speeds.values()):
             raise ValueError("a speed must be positive and finite")
+        if not all(0 < x < math.inf for x in (*self.up.values(), *self.down.values())):
+            raise ValueError("a limit must be positive and finite")
 
 
 NOTHING_KNOWN = Measures()

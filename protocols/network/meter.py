@@ -8,6 +8,12 @@ it look fast.
 
 The rate is the second best of the last samples: a connection that starts slowly, a lost packet or
 a busy reader makes a sample too low, and hardly anything makes one too high.
+
+While other links of the sender or of the receiver are busy, too, they may share what limits the
+device, such as its radio. A sample of such a time, a shared one, says how fast the link is at
+least, so it never makes the rate lower than the samples do that were measured alone. If the link
+itself has become slower, a plan that still takes it for fast gives it too much to carry; then it
+carries something when the others are done, and so is measured alone.
 """
 
 from __future__ import annotations
@@ -27,14 +33,22 @@ class Meter:
         self._head = 0  # bytes of this run's head so far; -1 once the head is over
         self._bytes = 0  # bytes of this run behind its head
         self._seconds = 0.0  # how long these took to arrive
-        self._samples: deque[float] = deque(maxlen=limits.METER_SAMPLES)  # bytes/s
+        self._began = 0.0  # when this run began
+        self._is_shared = False  # whether other links are busy beside this run's frames
+        # The last samples in bytes/s, those that were measured alone and the shared ones.
+        self._alone: deque[float] = deque(maxlen=limits.METER_SAMPLES)
+        self._shared: deque[float] = deque(maxlen=limits.METER_SAMPLES)
 
-    def begins(self, now: float) -> None:
-        """A frame's header has arrived; the frame begins a new run if there was a gap before it."""
+    def begins(self, now: float, *, shared: bool = False) -> None:
+        """A frame's header has arrived; the frame begins a new run if there was a gap before it.
+        `shared`: other links of the sender or of the receiver are busy."""
         if now - self._ended >= limits.METER_GAP_SECONDS:
             self._end_run()
-            self._at, self._head = now, 0
-        self._in_frame = True
+            self._began = self._at = now
+            self._head = 0
+        elif shared != self._is_shared:  # what is too short for a sample belongs to neither kind
+            self._bytes, self._seconds = 0, 0.0
+        self._in_frame, self._is_shared = True, shared
 
     def arrived(self, now: float, size: int) -> None:
         """`size` more bytes of the frame's payload have arrived. The head of a run ends once it is
@@ -60,7 +74,8 @@ class Meter:
             self._bytes, self._seconds = 0, 0.0
 
     def _sample(self) -> None:
-        self._samples.append(self._bytes / self._seconds)
+        samples = self._shared if self._is_shared else self._alone
+        samples.append(self._bytes / self._seconds)
 
     def _end_run(self) -> None:
         """Take a sample of what came last, if it was long enough for one."""
@@ -68,13 +83,30 @@ class Meter:
             self._sample()
         self._bytes, self._seconds = 0, 0.0
 
+    def busy_since(self, now: float) -> float | None:
+        """Return since when frames have arrived right behind each other, None if none does now."""
+        over = not self._in_frame and now - self._ended >= limits.METER_GAP_SECONDS
+        return None if over else self._began
+
+    def was_busy(self, now: float) -> bool:
+        """Whether something has arrived within `SHARED_SECONDS`, or is about to."""
+        return self._in_frame or now - self._ended < limits.SHARED_SECONDS
+
     def rate(self, now: float) -> float | None:
         """Return the rate in payload bytes/s, None while there is no sample. Of one or two samples
         the best one counts, because the first samples of a connection are slow. The end of a run
         is only noticed here, or when the next frame comes: a probe may be all that comes."""
         if not self._in_frame and now - self._ended >= limits.METER_GAP_SECONDS:
             self._end_run()
-        if not self._samples:
-            return None
-        best = sorted(self._samples, reverse=True)
-        return best[0] if len(best) <= 2 else best[1]
+        known = [_second_best(samples) for samples in (self._alone, self._shared) if samples]
+        return max(known, default=None)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the rate, or a part of what it was taken from, was measured alone."""
+        return bool(self._alone)
+
+
+def _second_best(samples: deque[float]) -> float:
+    best = sorted(samples, reverse=True)
+    return best[0] if len(best) <= 2 else best[1]

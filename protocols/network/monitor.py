@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from protocols import limits
 from protocols.effects import Probe
 from protocols.network.measures import KeepingUp, Measures, Rate, Times
+from protocols.network.node_limit import NodeLimit
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Monitor:
         self._joiners: dict[bytes, None] = {}  # those that have told the rates of their links
         self._told: m.Measured | None = None  # the measurements that were flooded last
         self._told_at = -math.inf
+        self._up, self._down = NodeLimit(), NodeLimit()  # of this device
         self._carried: dict[bytes, Carried] = {}
         self._probes_from = -math.inf  # when a link may be probed again, for the sake of the others
 
@@ -84,7 +86,10 @@ class Monitor:
                     links[link.peer, node] = _rate(link)
             if said.micro_batch_us:
                 speeds[node] = said.micro_batch_us * MICRO
-        return Measures(links, speeds)
+        told = sorted(self._said.items())
+        up = {node: float(said.up) for node, said in told if said.up}
+        down = {node: float(said.down) for node, said in told if said.down}
+        return Measures(links, speeds, up, down)
 
     def incoming(self, peer: bytes) -> Rate | None:
         """Return how fast bytes from `peer` arrive here, None while that is not measured."""
@@ -115,17 +120,16 @@ class Monitor:
     def measured(self, now: float, event: Measured) -> bool:
         """Take the shell's measurements and flood them if that is due; return whether it was."""
         keeping_up, owed_s = self._standing()
+        self._find_limits(now, event)
         mine = m.Measured(
-            tuple(
-                m.LinkRate(link.node, _micro(link.delay_s), int(min(link.rate or 0, MOST_RATE)))
-                for link in event.incoming
-                if link.node in self._context.links
-            ),
+            tuple(_told(link) for link in event.incoming if link.node in self._context.links),
             _micro(event.micro_batch_s),
             _micro(event.compute_s),
             _micro(event.sync_s),
             int(keeping_up),
             _micro(owed_s or None),
+            _whole(self._up.rate(now)),
+            _whole(self._down.rate(now)),
         )
         self._said[self._context.node] = mine
         self._probe_again(now, event.incoming)
@@ -136,6 +140,24 @@ class Monitor:
             self._told, self._told_at = mine, now
             self._context.send(m.EVERYONE, mine)
         return tells
+
+    def _find_limits(self, now: float, event: Measured) -> None:
+        """Look for what limits this device, in what its links have carried together."""
+        node = self._context.node
+        sent = {peer: self._alone(node, peer) for peer in self._context.links}
+        outgoing = {peer: rate for peer, rate in sent.items() if rate is not None}
+        incoming = {x.node: x.rate for x in event.incoming if x.alone and x.rate}
+        for stretch in event.sent:
+            self._up.add(now, stretch, outgoing)
+        for stretch in event.received:
+            self._down.add(now, stretch, incoming)
+
+    def _alone(self, source: bytes, node: bytes) -> float | None:
+        """Return how fast bytes from `source` arrive at `node` while no other link is busy, None
+        while that is not known."""
+        said = self._said.get(node)
+        found = [x for x in said.links if x.peer == source and x.rate and x.alone] if said else []
+        return float(found[0].rate) if found else None
 
     def heard(self, sender: bytes, message: m.Measured) -> bool:
         """Take the measurements of another node; return whether they have changed. Those of nodes
@@ -241,6 +263,15 @@ def _rate(link: m.LinkRate) -> Rate:
     return Rate(link.delay_us * MICRO, float(link.rate))
 
 
+def _told(link: Incoming) -> m.LinkRate:
+    return m.LinkRate(link.node, _micro(link.delay_s), _whole(link.rate), int(link.alone))
+
+
+def _whole(rate: float | None) -> int:
+    """Return bytes/s as they are sent: 0 for what is not known, otherwise at least 1."""
+    return 0 if rate is None else int(max(1.0, min(rate, MOST_RATE)))
+
+
 def _micro(seconds: float | None) -> int:
     """Return microseconds as they are sent: 0 for what is not known, otherwise at least 1."""
     return 0 if seconds is None else round(max(1.0, min(seconds / MICRO, MOST_MICRO)))
@@ -253,6 +284,8 @@ def _differ(before: m.Measured, now: m.Measured) -> bool:
     if _changed(before.micro_batch_us, now.micro_batch_us):
         return True
     if before.keeping_up != now.keeping_up:
+        return True
+    if _changed(before.up, now.up) or _changed(before.down, now.down):
         return True
     return any(
         _changed(a.rate, b.rate)

@@ -6,32 +6,66 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocols.cluster.policy import Policy
 
 
 @dataclass(slots=True)
 class Switch:
-    """A policy on its way into force."""
+    """A policy on its way into force.
+
+    `stored`: the nodes that have its body. `ready`: these are enough, so it may be offered.
+    `offered`: the scheduler's control word has named it, so it may be in force at somebody already.
+    `amend_at`: when a later one may be made in its place, unless it is offered by then.
+    """
 
     policy: Policy
     stored: dict[bytes, None] = field(default_factory=dict)
+    ready: bool = False
     offered: bool = False
     resend_at: float = 0.0
+    amend_at: float = 0.0
 
 
 @dataclass(slots=True)
 class Agenda:
     """What the scheduler of one term has decided, and whether there is something to decide.
 
-    `policy`: the one in force. `switch`: the next one, None if none is on its way. `passing`: the
-    role is being handed over, so nothing new is started. `dirty`: something has changed since it
-    was last looked at which policy is desired.
+    `policy`: the one in force. `switch`: the next one, None if none is on its way. `amended`: what
+    takes the place of `switch` once enough nodes have stored it, unless that is offered before.
+    `passing`: the role is being handed over, so nothing new is started. `dirty`: something has
+    changed since it was last looked at which policy is desired.
     """
 
     policy: Policy
     switch: Switch | None = None
+    amended: Switch | None = None
     passing: bool = False
     dirty: bool = True
+
+    @property
+    def under_way(self) -> tuple[Switch, ...]:
+        """The switches of which one may come into force next."""
+        return tuple(x for x in (self.switch, self.amended) if x is not None)
+
+    def stored(self, sender: bytes, key: tuple[int, int], enough: Callable[[Switch], bool]) -> None:
+        """`sender` has stored the body of the policy `key`. `enough(switch)`: whether all have who
+        have to before it may be offered."""
+        for switch in self.under_way:
+            if switch.policy.key == key:
+                switch.stored[sender] = None
+                switch.ready = enough(switch)
+        if self.amended is not None and self.amended.ready:
+            self.switch, self.amended = self.amended, None
+
+    def offer(self) -> tuple[int, int]:
+        """Return the key that the scheduler's control word is to name: that of the policy in force,
+        or of the switch if it is ready. Then it is too late to amend it."""
+        if self.switch is None or not self.switch.ready:
+            return self.policy.key
+        self.switch.offered, self.amended = True, None
+        return self.switch.policy.key
 
     def lets_in(self, node: bytes) -> bool:
         """Whether a policy that lets the joiner `node` in may be in force already: it is too late
@@ -41,24 +75,27 @@ class Agenda:
 
     def names(self, join: int) -> bool:
         """Whether the policy in force or the next one names the pull of the join `join`."""
-        pulls = self.policy.pulls + (self.switch.policy.pulls if self.switch is not None else ())
-        return any(pull.join == join for pull in pulls)
+        policies = (self.policy, *(switch.policy for switch in self.under_way))
+        return any(pull.join == join for policy in policies for pull in policy.pulls)
 
     def withdraw_pull(self, joiner: bytes) -> bool:
         """Withdraw the switch by which a parent would forward the rounds to `joiner`, if there is
         one; return False if it may be in force already, so that this is too late."""
-        switch = self.switch
-        pull = switch.policy.pull_of(joiner) if switch is not None else None
-        if switch is None or pull is None or pull.beside:
+        pulls = [switch.policy.pull_of(joiner) for switch in self.under_way]
+        if all(pull is None or pull.beside for pull in pulls):
             return True
-        if not switch.offered:
-            self.switch = None
-        return not switch.offered
+        return self._withdraw()
 
     def changed(self, joiner: bytes) -> None:
         """Note that the joiner `joiner` has changed: a switch that lets it in is withdrawn, unless
         it is offered."""
         self.dirty = True
-        switch = self.switch
-        if switch is not None and not switch.offered and joiner in switch.policy.view.nodes:
-            self.switch = None
+        if any(joiner in switch.policy.view.nodes for switch in self.under_way):
+            self._withdraw()
+
+    def _withdraw(self) -> bool:
+        """Withdraw the switch, unless it is offered; return whether it is withdrawn."""
+        if self.switch is not None and self.switch.offered:
+            return False
+        self.switch = self.amended = None
+        return True

@@ -41,6 +41,12 @@ _OPEN = (
     JoinState.PULLING,
     JoinState.CAUGHT_UP,
 )
+# A joiner copies beside the training only if its links carry twice what the updates need, so it is
+# to catch up in about the time that its copy took. If steps have become faster, or some of its
+# links have broken, it may never do so. It is given up after so many times as long, and no sooner
+# than after so many seconds.
+CATCH_UP_TIMES = 2.0
+CATCH_UP_SECONDS = 30.0
 # States of a joiner that will probably be a member soon.
 COMING = (JoinState.COPYING, JoinState.PULLING, JoinState.CAUGHT_UP)
 JOIN_TABLE: StateTable[JoinState] = StateTable(
@@ -78,6 +84,9 @@ class Join:
     copied: bool = False  # it has done so, and lacks a few updates
     outside: str = ""  # why it only follows from outside, "" if it is to enter
     copied_at: float | None = None  # since when it has followed the others with a whole copy
+    # Since when it has had the whole snapshot, and how many seconds it had copied that for.
+    whole_at: float | None = None
+    copy_s: float = 0.0
     resumed: bool = False  # the last scheduler led it: it may have followed from outside
     worth: int = 0  # how often in a row it was found to be worth its place since then
     without: dict[bytes, None] = field(default_factory=dict)  # sources that have said `NoSnapshot`
@@ -87,6 +96,15 @@ class Join:
     # Until when it waits even if no others are known to come; None once that is over.
     gathers_until: float | None = None
     together: int = 0  # joins with one such number copy the same state
+
+    def lags(self, now: float, progress: JoinProgress) -> bool:
+        """Whether a joiner that copies beside the training, and has the whole snapshot, as
+        `progress` shows, has lacked updates since then for so long that it will not catch up."""
+        if self.whole_at is None:
+            self.whole_at, self.copy_s = now, progress.pull_us / 1e6
+        if self.follows or self.copied_at is not None:
+            return False
+        return now - self.whole_at > max(CATCH_UP_SECONDS, CATCH_UP_TIMES * self.copy_s)
 
     @property
     def follows(self) -> bool:

@@ -42,6 +42,7 @@ OTHERS_FIRST = "devices with faster links join first, since all would wait for t
 STARTED_AGAIN = "the device started again"
 OFTEN_LOST = "its links to the others broke again and again, and it may try again in a minute"
 NO_PROGRESS = f"it copied nothing for {limits.JOIN_PROGRESS_SECONDS:.0f} s"
+LAGS = "it has the state, but updates have come faster since then than its links carry them"
 MOST_UNMEASURED = 3  # reports without rates, after which a joiner is let in unmeasured
 # So many steps of the members a join may have to wait for: the running one, and one more for each
 # policy that is on its way for other joiners and comes into force first.
@@ -317,11 +318,12 @@ class Joins:
         if join is None or join.joiner.node != sender:
             return []
         before = join.progress.pulled_bytes if join.progress is not None else 0
-        # One that has the whole snapshot still copies updates. If it falls too far behind with
-        # them, its sources, whose memory is bounded, end its copy.
+        # One that has the whole snapshot still copies updates.
         has_all = join.state is JoinState.COPYING and message.pulled_bytes == message.total_bytes
         if message.pulled_bytes > before or has_all:
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+        if has_all and join.lags(now, message):
+            return self.give_up(message.join, LAGS, failed=True)
         join.progress = message
         seconds, name = message.pull_us / 1e6, join.joiner.name
         slow = self._cost.too_slow(name, seconds, message.pulled_bytes, message.total_bytes)
@@ -423,6 +425,7 @@ class Joins:
                 then = JoinState.COPYING if pull.beside else JoinState.PULLING
                 join.state = JOIN_TABLE.step(join.state, "pull in force", then)
                 join.together, join.sources = pull.together, pull.sources
+                join.parent = pull.parent
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
                 join.stops_until = math.inf if pull.beside else now + self._most_s(join)
                 begun = True

@@ -2,6 +2,8 @@
 
 - A negotiation never changes the cluster by itself. It only says what is *desired*; whenever that
   differs from what is in force and no switch is under way, one new policy is made of all of it.
+- While a policy waits for the end of a long step, one that has what was desired since then, too,
+  takes its place, as soon as enough nodes have stored that.
 - A policy is offered in the control word only after a majority of the old view and of the new one,
   and every node that enters with it, have stored its body: whoever survives can then know it.
 - No state here has to survive the scheduler: the next one has the policy in force, and gets all
@@ -10,6 +12,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -100,12 +103,13 @@ class Negotiator:
         return self._agenda.passing
 
     @property
-    def offered(self) -> tuple[int, int]:
-        """The key that the scheduler's control word names: that of the policy in force, or of the
-        switch once enough nodes have stored it."""
-        if self.switch is not None and self.switch.offered:
-            return self.switch.policy.key
-        return self.policy.key
+    def made(self) -> tuple[Policy, ...]:
+        """The policies that were made here and may come into force next."""
+        return tuple(switch.policy for switch in self._agenda.under_way)
+
+    def offer(self) -> tuple[int, int]:
+        """Return the key that the scheduler's control word is to name (`Agenda.offer`)."""
+        return self._agenda.offer()
 
     @property
     def leaving(self) -> tuple[bytes, ...]:
@@ -215,14 +219,12 @@ class Negotiator:
         """A fence has opened, or is decided, with one of `policies` in force: end the switch, and
         for `reason` all joins except those that `Joins.fenced` spares."""
         mail = self.joins.fenced(policies, reason)
-        self._agenda.switch = None
+        self._agenda.switch = self._agenda.amended = None
         return mail
 
     def stored(self, sender: bytes, key: tuple[int, int]) -> None:
         """`sender` has stored the body of the policy `key`."""
-        if self.switch is not None and self.switch.policy.key == key:
-            self.switch.stored[sender] = None
-            self.switch.offered = self._enough(self.switch)
+        self._agenda.stored(sender, key, self._enough)
 
     def _enough(self, switch: Switch) -> bool:
         old, new = self.policy.view, switch.policy.view
@@ -239,7 +241,7 @@ class Negotiator:
         old = self.policy
         if policy.view != old.view or policy.stripes != old.stripes:
             self._search.want()
-        self._agenda.policy, self._agenda.switch = policy, None
+        self._agenda.policy, self._agenda.switch, self._agenda.amended = policy, None, None
         self._agenda.dirty = True
         self._densify_at = 0.0
         nodes = policy.view.nodes
@@ -266,8 +268,8 @@ class Negotiator:
         self._measured = True
 
     def tick(self, now: float) -> list[Letter]:
-        """Give up joins that are late, repeat what was not answered, start a switch if one is
-        due."""
+        """Give up joins that are late, repeat what was not answered, start a switch if one is due,
+        or amend the one that is under way."""
         mail = self.joins.tick(now)
         if not self.passing and now >= self._densify_at:
             self._densify_at = now + limits.LINK_RETRY_SECONDS
@@ -276,39 +278,66 @@ class Negotiator:
             self._measured, self._agenda.dirty = False, True
             self._replan_at = now + limits.REPLAN_SECONDS
             self._search.want()
-        if self.switch is not None:
-            if now >= self.switch.resend_at:
-                mail += self._bodies(now, self.switch)
-        elif self._agenda.dirty and not self.passing and now >= self._repair_at:
+        for switch in self._agenda.under_way:
+            if now >= switch.resend_at:
+                mail += self._bodies(now, switch)
+        if self._agenda.dirty and not self.passing and now >= max(self._repair_at, self._amend_at):
             mail += (repair := self._repair())
             self._agenda.dirty = bool(repair)
             self._repair_at = now + limits.RETRY_SECONDS if repair else now
             if not repair and (policy := self._desired()) is not None:
-                self._issued = policy.version
-                switch = self._agenda.switch = Switch(policy, {self.node: None})
-                switch.offered = self._enough(switch)
-                mail += self._bodies(now, switch)
+                mail += self._begin(now, policy)
         return mail
+
+    @property
+    def _amend_at(self) -> float:
+        """When a policy may be made: at once if none is under way. One that has waited for a while
+        waits for the end of a long step. So it is amended by what has changed meanwhile, but not
+        twice at a time, since members keep few policies."""
+        switch = self.switch
+        if switch is None:
+            return -math.inf
+        return math.inf if switch.offered or self._agenda.amended is not None else switch.amend_at
+
+    def _begin(self, now: float, policy: Policy) -> list[Letter]:
+        """Have all store `policy`, unless it would amend the switch under way by another plan
+        alone: with noise in what is measured there would be one each second."""
+        agenda = self._agenda
+        before = agenda.switch
+        if before is not None and _task(policy) == _task(before.policy):
+            return []
+        self._issued = policy.version
+        switch = Switch(policy, {self.node: None}, amend_at=now + limits.AMEND_SECONDS)
+        switch.ready = self._enough(switch)
+        if before is None or switch.ready:
+            agenda.switch = switch
+        else:
+            agenda.amended = switch
+        return self._bodies(now, switch)
 
     def begin_search(self, now: float) -> SearchWays | None:
         """Return the search for ways that is to begin now, None if none is."""
-        number = self._search.begin(now) if self._may_search else None
-        if number is None:
+        begun = self._search.begin(now, self._searched) if self._may_search else None
+        if begun is None:
             return None
-        policy = self.policy
-        if (view := self._with_joiners) is not None:
-            # Joiners are counted in, so that ways are there when they enter, and not seconds later.
+        (number, view), policy = begun, self.policy
+        if view is not policy.view:
             plan = self._planner.plan(view, self._micro_batches, (), policy)
             stripes = self._numbered_in(view)
             whole = (view, plan.parents, plan.shares, (), plan.reason, plan.ways, stripes)
             policy = Policy(policy.term, policy.version, *whole)
-        return SearchWays(number, policy, self._search.found)
+        return SearchWays(number, policy, self._search.found(view))
+
+    @property
+    def _searched(self) -> list[View]:
+        """The views for which ways are searched: those in force and, so that ways are there when
+        joiners enter and not seconds later, with these."""
+        now, later = self.policy.view, self._with_joiners
+        return [view for view in (now, later) if view is not None and len(view.members) > 1]
 
     @property
     def _may_search(self) -> bool:
-        if self.passing or self._search.deadline is None:
-            return False
-        return len(self.policy.view.members) > 1 or self._with_joiners is not None
+        return not self.passing and self._search.deadline is not None and bool(self._searched)
 
     @property
     def _with_joiners(self) -> View | None:
@@ -334,10 +363,9 @@ class Negotiator:
             times.append(self._densify_at)
         if self._may_search and (search_at := self._search.deadline) is not None:
             times.append(search_at)
-        if self.switch is not None:
-            times.append(self.switch.resend_at)
-        if self.switch is None and self._agenda.dirty and not self.passing:
-            times.append(self._repair_at)
+        times += [switch.resend_at for switch in self._agenda.under_way]
+        if self._agenda.dirty and not self.passing and self._amend_at < math.inf:
+            times.append(max(self._amend_at, self._repair_at))
         if self._measured:
             times.append(self._replan_at)
         return min(times, default=None)
@@ -426,7 +454,7 @@ class Negotiator:
         kept = self._numbered_in(view)
         if replace(view, number=now.number) == now:
             view = now
-        away, found = tuple(self._away), self._search.found
+        away, found = tuple(self._away), self._search.found(view)
         pulls = planned_pulls(self.joins.open.values(), dict.fromkeys(view.nodes), away)
         plan = self._planner.plan(view, self._micro_batches, away, self.policy, found=found)
         haste = Haste(self._stripe_bytes, self._pace.usual_s, self._planner.rate)
@@ -449,3 +477,10 @@ class Negotiator:
         # If others have stored a newer policy, a new one must follow even if nothing else changes.
         superseded = self._issued <= self.policy.version
         return None if same == self.policy and superseded else policy
+
+
+def _task(policy: Policy) -> tuple[object, ...]:
+    """Return what a policy was made for: its members, links and joiners, who has no share, and
+    whether there are ways yet. The rest is a plan for that."""
+    idle = [not share for share in policy.shares]
+    return policy.view, policy.pulls, idle, bool(policy.ways), policy.stripes

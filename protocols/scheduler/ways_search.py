@@ -3,6 +3,10 @@
 A search takes long, so it runs beside everything else: the node asks for it (`effects.SearchWays`),
 and goes on with the ways in force until the answer comes (`events.WaysFound`). There is one search
 at a time, and one begins at most every `limits.SEARCH_SECONDS`.
+
+While devices join, ways are searched for the members, and for them and the joiners, in turn: the
+latter are to be there when the joiners enter, but that may take long, and until then they are of no
+use to the members.
 """
 
 from __future__ import annotations
@@ -12,21 +16,27 @@ from typing import TYPE_CHECKING
 from protocols import limits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from protocols.cluster.view import View
     from protocols.scheduler.planning import Found
+
+MOST_ANSWERS = 2  # for the members, and for them and the joiners
 
 
 class WaysSearch:
     """The searches of one scheduler in one term.
 
-    `found` is the last answer, None before the first. It may be for a view that has changed since,
-    so the planner checks whether it still fits.
+    An answer may be for links that have changed since, so the planner checks whether it still fits.
     """
 
     def __init__(self, term: int, *, searches: bool) -> None:
         """`searches`: whether the planner can find anything (`Planner.searches`). The numbers of
         searches begin with the `term`, so that an answer to an earlier scheduler on this node is
         not taken for one to this."""
-        self.found: Found | None = None
+        # The last answers by the members that they are for, the oldest first.
+        self._found: dict[tuple[bytes, ...], Found] = {}
+        self._nodes: tuple[bytes, ...] = ()  # the members that the search under way is for
         self._searches = searches
         self._number = term << 32
         self._is_wanted = searches
@@ -42,19 +52,33 @@ class WaysSearch:
         """Links or measurements have changed, so that other ways may be better."""
         self._is_wanted = self._searches
 
-    def begin(self, now: float) -> int | None:
-        """Return the number of a search that is to begin now, None if none is."""
+    def found(self, view: View) -> Found | None:
+        """Return the last answer for the members of `view`, None before the first."""
+        return self._found.get(view.nodes)
+
+    def begin(self, now: float, views: Sequence[View]) -> tuple[int, View] | None:
+        """Return the number of a search that is to begin now, and for which of `views` it is: the
+        first that there is no answer for, else the one whose answer is the oldest. None if no
+        search is to begin."""
         due = self.deadline
-        if due is None or now < due:
+        if due is None or now < due or not views:
             return None
-        self._is_wanted, self._is_open = False, True
+        known = list(self._found)
+        new = [view for view in views if view.nodes not in known]
+        chosen = new[0] if new else min(views, key=lambda view: known.index(view.nodes))
+        self._nodes = chosen.nodes
+        self._is_wanted, self._is_open = len(new) > 1, True
         self._next_at = now + limits.SEARCH_SECONDS
         self._number += 1
-        return self._number
+        return self._number, chosen
 
     def answered(self, number: int, found: Found) -> bool:
         """Take an answer; return whether it is one to the search under way."""
         if number != self._number or not self._is_open:
             return False
-        self._is_open, self.found = False, found
+        self._is_open = False
+        self._found.pop(self._nodes, None)
+        self._found[self._nodes] = found
+        for old in list(self._found)[:-MOST_ANSWERS]:
+            del self._found[old]
         return True

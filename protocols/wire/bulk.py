@@ -29,12 +29,14 @@ class BulkKind(IntEnum):
     SLOT = 7  # a chunk of one of the optimizer's slots, from a holder to a learner
 
 
-# Little-endian: magic, kind, zero, length, lineage, view, policy, iteration, attempt, index, term,
+# Little-endian: magic, kind, marks, length, lineage, view, policy, iteration, attempt, index, term,
 # square_sum, reference, check, reserved.
 _LAYOUT = struct.Struct("<BBHI16sIIQIIIdQI8s")
 _SQUARES = struct.Struct("<d")
 _MAGIC = 0xEA
 _RESERVED = bytes(8)
+_MARKS_AT = 2  # offset of the first byte of the marks
+_SHARED = 1  # among the marks: other links of the sender are busy, too
 
 _MAX_PAYLOAD = {
     BulkKind.UP: limits.MAX_CHUNK_BYTES,
@@ -74,12 +76,13 @@ class BulkHeader:
     term: int = 0
     check: int = 0
 
-    def encode(self) -> bytes:
-        """Return the `limits.BULK_HEADER_BYTES` bytes of this header."""
+    def encode(self, *, shared: bool = False) -> bytes:
+        """Return the `limits.BULK_HEADER_BYTES` bytes of this header. `shared`: other links of this
+        device are busy, too, so the payload says little of how fast this one is."""
         return _LAYOUT.pack(
             _MAGIC,
             self.kind,
-            0,
+            _SHARED if shared else 0,
             self.length,
             self.lineage,
             self.view,
@@ -102,7 +105,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> BulkHeader:
     (
         magic,
         kind,
-        zero,
+        marks,
         length,
         lineage,
         view,
@@ -116,7 +119,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> BulkHeader:
         check,
         reserved,
     ) = _LAYOUT.unpack(data)
-    if magic != _MAGIC or zero != 0 or reserved != _RESERVED:
+    if magic != _MAGIC or marks & ~_SHARED or reserved != _RESERVED:
         raise RemoteProtocolError("bulk header without its marks")
     try:
         known = BulkKind(kind)
@@ -128,6 +131,11 @@ def decode_header(data: bytes | bytearray | memoryview) -> BulkHeader:
     _check_result(known, squares, check)
     numbers = (view, policy, iteration, attempt, index, length)
     return BulkHeader(known, lineage, *numbers, squares, ref, term, check)
+
+
+def is_shared(data: bytes | bytearray | memoryview) -> bool:
+    """Return whether the sender of a valid header said that other links of its were busy, too."""
+    return bool(data[_MARKS_AT] & _SHARED)
 
 
 def checksum(payload: bytes | bytearray | memoryview, square_sum: float) -> int:

@@ -414,11 +414,12 @@ class Outside(Message):
 @dataclass(frozen=True, slots=True)
 class LinkRate:
     """How a link brings what `peer` sends: one-way delay in microseconds and payload bytes/s, both
-    0 if not known."""
+    0 if not known. `alone`: 1 if the rate was measured while no other link was busy."""
 
     peer: bytes = wire(NODE)
     delay_us: int = wire(COUNT32)
     rate: int = wire(NUMBER)
+    alone: int = wire(UInt(1), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +427,8 @@ class Measured(Message):
     """Flooded by a member: what it has measured of its links and of itself. Times are in
     microseconds, 0 if not known. `compute_us`, `sync_us`: of its last iteration. `keeping_up`: a
     number of `KeepingUp`, for its trainer. `owed_us`: for how long its trainer has not answered, 0
-    if that is not unusual."""
+    if that is not unusual. `up`, `down`: what it can send and receive over all its links together,
+    in bytes/s, 0 if no limit is known."""
 
     TAG: ClassVar[int] = 39
     links: tuple[LinkRate, ...] = wire(Many(Nested(LinkRate), limits.MAX_LINKS_PER_NODE))
@@ -435,6 +437,8 @@ class Measured(Message):
     sync_us: int = wire(NUMBER)
     keeping_up: int = wire(UInt(max(KeepingUp)), default=0)
     owed_us: int = wire(NUMBER, default=0)
+    up: int = wire(NUMBER, default=0)
+    down: int = wire(NUMBER, default=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -314,6 +314,23 @@ class Network:
         old = self.links[a, b]
         loss = old.loss if loss is None else loss
         self.set_links({(a, b): replace(old, delay_s=delay_s, jitter_s=jitter_s, loss=loss)})
+
+    def set_limit(self, node: str, limit: Limit) -> None:
+        """Change what a node, which had a limit in both directions, can send and receive."""
+        self._known(node)
+        if max(*astuple(self.limits[node]), *astuple(limit)) >= UNSHAPED:
+            raise TestbedError(f"{node} has no limit, or is to have none")
+        self.limits[node] = limit
+        lines = shaping.new_limit(
+            {self._numbers[b]: self.links[a, b] for a, b in self.links if a == node},
+            limit,
+            len(self.nodes),
+        )
+        tc(self.namespace(node), *lines)
+        change = shaping.htb_class(
+            f"port{self.nodes.index(node)}", "1:", 1, limit.down, limit.down, "change"
+        )
+        tc(self.owner.namespace(SWITCH), change)
 
     def set_links(self, links: Mapping[Pair, Link]) -> None:
         """Change several links, one direction each, at practically the same moment."""

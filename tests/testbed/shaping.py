@@ -158,6 +158,18 @@ def sender(
     return lines
 
 
+def new_limit(links: dict[int, Link], limit: Limit, nodes: int) -> list[str]:
+    """Return the `tc` lines that change what a node sends. `links`: by the receiver's number."""
+    lines = [
+        htb_class(DEVICE, "1:", 1, limit.up, limit.up, "change"),
+        htb_class(DEVICE, "1:1", OTHERS, limit.up, max(MIN_RATE, limit.up / 100), "change"),
+    ]
+    for k, link in links.items():
+        part = share(link, limit, nodes)
+        lines.append(htb_class(DEVICE, "1:1", FIRST + k, link.rate, part, "change"))
+    return lines
+
+
 def switch_port(port: str, down: float) -> list[str]:
     """Return the `tc` lines that limit what leaves the switch through a port."""
     if down >= UNSHAPED:

@@ -70,8 +70,8 @@ def search_ways(
         if not significant(now, before.over_floor):
             return before
     links = tuple((ends, rate, network.delays[ends]) for ends, rate in network.rates.items())
-    names = tuple(m.name for m in view.members)
-    ways, why = _shape(name, links, names, payload_bytes, chunk_bytes, division)
+    limits = (network.up_limits, network.down_limits)
+    ways, why = _shape(name, links, limits, network.names, payload_bytes, chunk_bytes, division)
     over_floor = _over_floor(network, ways or tree, *sizes, division)
     is_tree = ways is not None and len(ways) == 1 and ways[0].up == ways[0].down
     if ways is None or (name == PACKED and is_tree and division is None):
@@ -148,6 +148,7 @@ def _kept(view: View, network: Network, present: Policy | None) -> tuple[Way, ..
 def _shape(
     name: str,
     links: tuple[tuple[tuple[int, int], float, float], ...],
+    limits: tuple[tuple[float, ...], tuple[float, ...]],
     names: tuple[str, ...],
     payload_bytes: float,
     chunk_bytes: float,
@@ -155,13 +156,13 @@ def _shape(
 ) -> tuple[tuple[Way, ...] | None, str]:
     """Return the ways called `name`, None if the links have no such shape; and why.
 
-    `links` has both ends, bytes/s and seconds of each direction. The result is kept, because to
+    `links` has both ends, bytes/s and seconds of each direction, `limits` what each member can send
+    and receive, in bytes/s. The result is kept, because to
     pack ways takes 0.2 s of the processor for 12 members, and most searches have equal numbers,
     since these are rounded.
     """
-    free = (math.inf,) * len(names)
     rates = {ends: rate for ends, rate, _ in links}
-    network = Network(rates, {ends: delay for ends, _, delay in links}, free, free, names)
+    network = Network(rates, {ends: delay for ends, _, delay in links}, *limits, names)
     if name != PACKED:
         shaped = named(name, network, payload_bytes, chunk_bytes)
         if shaped.ways is not None and len(shaped.ways) == 1 and division is not None:
@@ -172,20 +173,27 @@ def _shape(
 
 
 def network_of(view: View, measures: Measures) -> Network:
-    """Return the links of `view` with their rates and delays, rounded; typical ones where not
-    measured."""
+    """Return the links of `view` with their rates and delays, typical ones where not measured, and
+    what limits its members, as far as that is known. All of it is rounded."""
     filled, nodes = Filled(measures), view.nodes
     numbers = {node: k for k, node in enumerate(nodes)}
     rates: dict[tuple[int, int], float] = {}
     delays: dict[tuple[int, int], float] = {}
     for e in view.edges:
         for a, b in ((e.low, e.high), (e.high, e.low)):
-            steps = round(math.log(filled.rate(a, b), RATE_STEP))
-            rates[numbers[a], numbers[b]] = RATE_STEP**steps
+            rates[numbers[a], numbers[b]] = _rounded(filled.rate(a, b))
             milliseconds = round(1000 * filled.delay_s(a, b))
             delays[numbers[a], numbers[b]] = milliseconds / 1000
-    free = (math.inf,) * len(nodes)
-    return Network(rates, delays, free, free, tuple(m.name for m in view.members))
+    up, down = (
+        tuple(_rounded(known[node]) if node in known else math.inf for node in nodes)
+        for known in (measures.up, measures.down)
+    )
+    return Network(rates, delays, up, down, tuple(m.name for m in view.members))
+
+
+def _rounded(rate: float) -> float:
+    steps = round(math.log(rate, RATE_STEP))
+    return float(RATE_STEP**steps)
 
 
 def _counted(way: PolicyWay) -> Way:

@@ -18,12 +18,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from edgeagent.errors import EdgeAgentError
+from edgeagent.transport.traffic import NO_STRETCHES
 from protocols.errors import RemoteProtocolError
 from protocols.network.link_end import LinkEnd
 from protocols.wire.bulk import BulkKind, decode_header
 
 if TYPE_CHECKING:
     from edgeagent.transport.api import Link, LinkListener, PeerInfo
+    from edgeagent.transport.traffic import Stretches
     from protocols.network.progress import Sending
     from protocols.wire.bulk import BulkHeader
     from tests.simulation.virtual.liar import Liar
@@ -76,6 +78,7 @@ class MemoryLink:
         self.bulk_bytes_sent = 0
         self.bulk_bytes_received = 0
         self.incoming_rate: float | None = None
+        self.rate_is_alone = False
         self._sums_queued = 0  # bytes of partial sums
         self._drops = 0  # how many times these were dropped
         self._paused = False
@@ -266,6 +269,9 @@ class Network:
 
     def shorten(self, node: bytes, segment: int) -> None:
         pass
+
+    def stretches(self) -> Stretches:
+        return NO_STRETCHES
 
     def distrust(self, node: bytes) -> None:
         self.trusted.pop(node, None)

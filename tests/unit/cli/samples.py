@@ -37,6 +37,8 @@ def member(
         "sync_ms": sync,
         "trainer": "prompt",
         "owes_s": 0.0,
+        "most_out_mbit_s": None,
+        "most_in_mbit_s": None,
     }
 
 

@@ -159,6 +159,16 @@ def test_a_trainer_that_is_waited_for_is_named_with_the_time() -> None:
     assert lines[7].endswith("late 12 s")
 
 
+def test_what_limits_a_device_is_said_below_the_links() -> None:
+    both, one = member("alice", 8, me=True), member("bob", 8)
+    both["most_out_mbit_s"], both["most_in_mbit_s"] = 29.84, 31.2
+    one["most_in_mbit_s"] = 8.5
+    lines = shown(members=[both, one], mesh=[pair("alice", "bob")], links=[])
+    assert "alice sends 29.8 and receives 31.2 Mbit/s over all its links at most" in lines
+    assert "bob receives 8.50 Mbit/s over all its links at most" in lines
+    assert not [line for line in shown() if "at most" in line]
+
+
 def test_advice_is_wrapped_below_who_is_waited_for() -> None:
     advised = advice(text="laptop3 costs more than it gives: " + "word " * 30)
     lines = shown(advice=advised)

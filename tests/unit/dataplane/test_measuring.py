@@ -11,8 +11,10 @@ import pytest
 
 from edgeagent.dataplane import probe as probing
 from edgeagent.dataplane.gauges import Gauges
+from edgeagent.transport.traffic import Stretches
 from protocols import limits
 from protocols.network.heartbeats import Heartbeats
+from protocols.network.stretch import Stretch
 from protocols.wire.bulk import BulkHeader, BulkKind
 
 if TYPE_CHECKING:
@@ -133,10 +135,18 @@ def test_probes_take_turns() -> None:
     assert wires[1].sent
 
 
+def link(rate: float | None, *, alone: bool, sent: int, received: int) -> SimpleNamespace:
+    """Return what gauges read of a link."""
+    return SimpleNamespace(
+        incoming_rate=rate, rate_is_alone=alone, bulk_bytes_sent=sent, bulk_bytes_received=received
+    )
+
+
 def test_gauges_say_what_they_are_told() -> None:
     now = [100.0]
     beats = Heartbeats()
-    gauges = Gauges(lambda: now[0], beats)
+    found = Stretches(sent=(Stretch(1.0, ()),))
+    gauges = Gauges(lambda: now[0], beats, stretches=lambda: found)
     assert gauges.read({}).micro_batch_s is None
     gauges.reduced()  # of a round to which nothing was contributed
     assert gauges.read({}).sync_s is None
@@ -150,16 +160,17 @@ def test_gauges_say_what_they_are_told() -> None:
     beats.linked(0.0, b"b")
     beats.answered(b"b", 0.03)
     links: dict[bytes, Any] = {
-        b"b": SimpleNamespace(incoming_rate=1e6, bulk_bytes_sent=7, bulk_bytes_received=3),
-        b"a": SimpleNamespace(incoming_rate=None, bulk_bytes_sent=0, bulk_bytes_received=0),
+        b"b": link(1e6, alone=True, sent=7, received=3),
+        b"a": link(None, alone=False, sent=0, received=0),
     }
     read = gauges.read(links)
     assert read.micro_batch_s == pytest.approx(0.1)
     assert (read.compute_s, read.sync_s) == (0.0, 0.5)
-    assert [(x.node, x.delay_s, x.rate, x.sent_bytes) for x in read.incoming] == [
-        (b"a", None, None, 0),
-        (b"b", 0.015, 1e6, 7),
+    assert [(x.node, x.delay_s, x.rate, x.sent_bytes, x.alone) for x in read.incoming] == [
+        (b"a", None, None, 0, False),
+        (b"b", 0.015, 1e6, 7, True),
     ]
+    assert (read.sent, read.received) == (found.sent, ())
     now[0] += limits.PACE_SECONDS
     assert gauges.read({}).micro_batch_s is None  # so long ago
 

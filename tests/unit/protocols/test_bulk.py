@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from protocols import limits
 from protocols.errors import RemoteProtocolError
-from protocols.wire.bulk import BulkHeader, BulkKind, checksum, decode_header
+from protocols.wire.bulk import BulkHeader, BulkKind, checksum, decode_header, is_shared
 
 HEADER = BulkHeader(BulkKind.DOWN, b"L" * 16, 2, 3, 4, 5, 6, 7, 0.5, 8, 9)
 COUNT = st.integers(0, (1 << 32) - 1)
@@ -76,6 +76,12 @@ def test_headers_of_another_size_are_refused(size: int) -> None:
         decode_header((HEADER.encode() * 2)[:size])
 
 
+def test_a_header_says_whether_other_links_of_the_sender_are_busy() -> None:
+    assert not is_shared(HEADER.encode())
+    assert is_shared(HEADER.encode(shared=True))
+    assert decode_header(HEADER.encode(shared=True)) == HEADER
+
+
 @pytest.mark.parametrize("kind", [0, len(BulkKind) + 1, 255])
 def test_unknown_kinds_are_refused(kind: int) -> None:
     data = bytearray(HEADER.encode())
@@ -90,7 +96,7 @@ def read_or_refuse(data: bytes) -> bool:
         header = decode_header(data)
     except RemoteProtocolError:
         return False
-    assert math.isnan(header.square_sum) or header.encode() == data
+    assert math.isnan(header.square_sum) or header.encode(shared=is_shared(data)) == data
     return True
 
 

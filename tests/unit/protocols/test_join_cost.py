@@ -8,7 +8,7 @@ from dataclasses import replace
 from edgeagent.planner.standard import StandardPlanner
 from protocols import limits
 from protocols.cluster.policy import Pull
-from protocols.scheduler.join import JoinState, planned_pulls
+from protocols.scheduler.join import CATCH_UP_SECONDS, CATCH_UP_TIMES, JoinState, planned_pulls
 from protocols.scheduler.join_cost import REST_S, JoinCost, JoinWay, Pace
 from protocols.scheduler.joins import MOST_UNMEASURED
 from protocols.scheduler.negotiator import Negotiator
@@ -148,6 +148,47 @@ def progress(number: int, seconds: float, pulled: int) -> m.JoinProgress:
 def aborted(mail: list[tuple[bytes, m.Message]]) -> JoinAborted:
     (found,) = [message for _, message in mail if isinstance(message, JoinAborted)]
     return found
+
+
+def copying(*, outside: str = "") -> tuple[Negotiator, int]:
+    """Return a scheduler whose joiner has begun to copy beside the training at 0."""
+    scheduler, number = linking(cost())
+    opens(scheduler, 0.0, number, FAST)
+    scheduler.joins.open[number].outside = outside
+    scheduler.joins.open[number].beside = True
+    scheduler.in_force(0.0, star_policy(2, (Pull(number, JOINER, (ONE,), ONE, beside=True),)))
+    assert scheduler.joins.open[number].state is JoinState.COPYING
+    return scheduler, number
+
+
+def reports(scheduler: Negotiator, at: float, number: int, pulled: int) -> list[m.Letter]:
+    return scheduler.joins.progress(at, JOINER.node, progress(number, at, pulled))
+
+
+def test_a_joiner_that_updates_outrun_is_given_up() -> None:
+    """Its links carried the updates when it began, but steps have become faster since then."""
+    scheduler, number = copying()
+    assert reports(scheduler, 40.0, number, 20 * MB) == []
+    assert reports(scheduler, 50.0, number, 27 * MB) == []
+    assert reports(scheduler, 50.0 + CATCH_UP_TIMES * 50.0, number, 27 * MB) == []
+    said = aborted(reports(scheduler, 51.0 + CATCH_UP_TIMES * 50.0, number, 27 * MB))
+    assert "come faster" in said.reason
+    assert said.pause_ms == 0, "it tries again at once"
+
+
+def test_a_joiner_that_has_copied_quickly_has_half_a_minute_to_catch_up() -> None:
+    scheduler, number = copying()
+    assert reports(scheduler, 1.0, number, 27 * MB) == []
+    assert reports(scheduler, 1.0 + CATCH_UP_SECONDS, number, 27 * MB) == []
+    assert reports(scheduler, 2.0 + CATCH_UP_SECONDS, number, 27 * MB) != []
+
+
+def test_who_follows_from_outside_or_has_caught_up_may_take_as_long_as_it_likes() -> None:
+    for outside in ("its link is slow", ""):
+        scheduler, number = copying(outside=outside)
+        scheduler.joins.open[number].copied_at = None if outside else 2.0
+        assert reports(scheduler, 1.0, number, 27 * MB) == []
+        assert reports(scheduler, 500.0, number, 27 * MB) == []
 
 
 def test_a_joiner_with_slow_links_never_begins_to_pull() -> None:

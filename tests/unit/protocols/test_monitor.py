@@ -287,10 +287,11 @@ class Line:
         self.now = 100.0
         self._read = read
 
-    def frames(self, count: int, burst: int = 0) -> None:
-        """Let frames arrive right behind each other, the first `burst` bytes at once."""
+    def frames(self, count: int, burst: int = 0, *, shared: bool = False) -> None:
+        """Let frames arrive right behind each other, the first `burst` bytes at once. `shared`:
+        other links are busy, too."""
         for _ in range(count):
-            self.meter.begins(self.now)
+            self.meter.begins(self.now, shared=shared)
             left = FRAME
             while left:
                 size = min(self._read, left)
@@ -356,6 +357,59 @@ def test_short_frames_on_a_slow_link_tell_how_slow_it_is() -> None:
         line.rest()
         line.frames(1, burst=16 << 10)
     assert line.meter.rate(line.now) == pytest.approx(1.2e6)
+
+
+def test_a_link_beside_which_others_are_busy_is_no_slower_than_alone() -> None:
+    line = Line(12e6)
+    line.frames(40)
+    assert line.meter.is_alone
+    line.rate = 3e6  # its share of what the device can carry
+    for _ in range(10):
+        line.frames(20, shared=True)
+    assert line.meter.rate(line.now) == pytest.approx(12e6)
+    line.frames(20)  # the others are done, and it is still as slow
+    assert line.meter.rate(line.now) == pytest.approx(3e6)
+
+
+def test_a_link_that_is_never_alone_is_as_fast_as_its_share() -> None:
+    line = Line(3e6)
+    line.frames(20, shared=True)
+    assert line.meter.rate(line.now) == pytest.approx(3e6)
+    assert not line.meter.is_alone
+    line.rate = 5e6
+    line.frames(40, shared=True)
+    assert line.meter.rate(line.now) == pytest.approx(5e6), "it has become faster"
+
+
+def test_what_is_too_short_for_a_sample_counts_for_neither_kind() -> None:
+    line = Line(1e6)
+    line.frames(1)  # 65 ms, of which the first half is not counted
+    before = line.meter.rate(line.now)
+    for _ in range(20):
+        line.rate = 20e6
+        line.frames(1, shared=True)
+        line.rate = 1e6
+        line.meter.begins(line.now)
+        line.meter.ends(line.now)
+    assert (before, line.meter.rate(line.now)) == (None, None)
+
+
+def test_a_meter_says_since_when_its_link_has_been_busy() -> None:
+    line = Line(1e6)
+    assert line.meter.busy_since(line.now) is None
+    assert not line.meter.was_busy(line.now)
+    began = line.now
+    line.frames(3)
+    assert line.meter.busy_since(line.now) == began
+    line.rest(2 * limits.METER_GAP_SECONDS)
+    assert line.meter.busy_since(line.now) is None
+    assert line.meter.was_busy(line.now)
+    line.rest(limits.SHARED_SECONDS)
+    assert not line.meter.was_busy(line.now)
+    line.meter.begins(line.now)
+    line.rest()
+    assert line.meter.was_busy(line.now)
+    assert line.meter.busy_since(line.now) == line.now - 0.1
 
 
 def test_what_had_waited_for_its_reader_does_not_count() -> None:

@@ -16,6 +16,7 @@ from protocols.cluster.ancestry import Ancestor, Past
 from protocols.cluster.ways import Way
 from protocols.member.plain import from_plain, to_plain
 from protocols.network.link_end import LinkEnd
+from protocols.network.stretch import Carried, Stretch
 from protocols.rounds import control_word
 from protocols.rounds.control_word import ControlWord
 from protocols.scheduler.planning import Found
@@ -59,6 +60,7 @@ EVENTS: tuple[events.Event, ...] = (
     events.AwayWanted(True),
     events.StandAside(),
     events.Measured((events.Incoming(b"n", None, 1.5, 3),), None, 0.25, 1.0),
+    events.Measured((), None, None, None, (Stretch(0.5, (Carried(b"n", 3, 0.25),)),)),
     events.WaysFound(7, Found((Way(b"\0\0", b"\0\0", 2),), "drawn", 1.5)),
     events.LinkWanted(b"n", False),
     events.ExpelWanted(b"n"),

@@ -21,7 +21,7 @@ from protocols.scheduler.ways_search import WaysSearch
 from tests.simulation.ways import WaysPlanner
 
 from .clusters import cluster, policy_of, settle
-from .records import LINEAGE, member, node, star_policy
+from .records import LINEAGE, member, node, star_policy, view_of
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
@@ -46,40 +46,62 @@ def leader(count: int = 3, trees: str = "packed") -> Negotiator:
     return Negotiator(node(1), policy.term, policy, 8, StandardPlanner(trees=trees))
 
 
+VIEW = view_of(3)
+
+
 def test_there_is_one_search_at_a_time_and_not_too_often() -> None:
     search = WaysSearch(3, searches=True)
-    first = search.begin(10.0)
+    first = search.begin(10.0, [VIEW])
     assert first is not None
     search.want()
     due = search.deadline
     assert due is None
-    assert search.begin(100.0) is None  # the first is not answered
-    assert search.answered(first, Found((STAR,), "a"))
-    assert search.found == Found((STAR,), "a")
+    assert search.begin(100.0, [VIEW]) is None  # the first is not answered
+    assert search.answered(first[0], Found((STAR,), "a"))
+    assert search.found(VIEW) == Found((STAR,), "a")
     assert search.deadline == 10.0 + limits.SEARCH_SECONDS
-    assert search.begin(10.5) is None
-    second = search.begin(13.0)
+    assert search.begin(10.5, [VIEW]) is None
+    assert search.begin(13.0, []) is None
+    second = search.begin(13.0, [VIEW])
     assert second is not None
-    assert second > first
+    assert second[0] > first[0]
 
 
 def test_answers_to_other_searches_are_dropped() -> None:
     search = WaysSearch(3, searches=True)
-    number = search.begin(0.0)
-    assert number is not None
-    late = WaysSearch(2, searches=True).begin(0.0)
+    begun = search.begin(0.0, [VIEW])
+    assert begun is not None
+    late = WaysSearch(2, searches=True).begin(0.0, [VIEW])
     assert late is not None
-    assert not search.answered(late, Found((), ""))  # to this node, when it led an earlier term
-    assert search.answered(number, Found((), ""))
-    assert not search.answered(number, Found((STAR,), ""))  # twice
-    assert search.found == Found((), "")
+    assert not search.answered(late[0], Found((), ""))  # to this node, when it led an earlier term
+    assert search.answered(begun[0], Found((), ""))
+    assert not search.answered(begun[0], Found((STAR,), ""))  # twice
+    assert search.found(VIEW) == Found((), "")
+
+
+def test_the_members_and_they_with_the_joiners_are_searched_for_in_turn() -> None:
+    search, views = WaysSearch(3, searches=True), [VIEW, view_of(4)]
+    sought = []
+    for number, at in enumerate((0.0, 10.0, 20.0, 30.0)):
+        begun = search.begin(at, views)
+        assert begun is not None
+        sought.append(begun[1])
+        assert search.answered(begun[0], Found((), str(number)))
+        assert (search.deadline is None) is (number > 0), "the other one waits for its first"
+        search.want()
+    assert sought == 2 * views
+    assert [found.reason for view in views if (found := search.found(view))] == ["2", "3"]
+    begun = search.begin(40.0, [view_of(5)])
+    assert begun is not None
+    assert search.answered(begun[0], Found((), "4"))
+    assert search.found(VIEW) is None, "it was the oldest of three"
 
 
 def test_nothing_is_searched_where_nothing_can_be_found() -> None:
     search = WaysSearch(1, searches=False)
     search.want()
     assert search.deadline is None
-    assert search.begin(0.0) is None
+    assert search.begin(0.0, [VIEW]) is None
     for negotiator in (leader(trees="one"), leader(count=1)):
         assert negotiator.begin_search(0.0) is None
 
@@ -135,7 +157,11 @@ def test_a_search_counts_on_who_leaves_as_long_as_it_alone_holds_a_stripe() -> N
     negotiator.leave_request(node(3))
     negotiator.joins.open[7] = coming = Join(7, member(9), (), 1e9, JoinState.COPYING)
     coming.links = (node(1),)
-    wanted = negotiator.begin_search(1.0)
+    before = negotiator.begin_search(1.0)
+    assert before is not None
+    assert before.policy == negotiator.policy, "the members come first"
+    negotiator.ways_found(WaysFound(before.number, Found((), "")))
+    wanted = negotiator.begin_search(1.0 + limits.SEARCH_SECONDS)
     assert wanted is not None
     assert [m.node for m in wanted.policy.view.members] == [node(k) for k in (1, 2, 3, 9)]
     assert [s.holders for s in wanted.policy.stripes] == [first, second, third]

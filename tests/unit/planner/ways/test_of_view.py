@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 
 from edgeagent.config import TREES
 from edgeagent.planner.policies import PolicyAnswer, PolicyRequest
 from edgeagent.planner.standard import StandardPlanner
+from edgeagent.planner.ways.loads import loads
 from edgeagent.planner.ways.named import SHAPES
-from edgeagent.planner.ways.of_view import KEPT, search_ways
+from edgeagent.planner.ways.of_view import KEPT, network_of, search_ways
+from edgeagent.planner.ways.way import ROOT, Way
 from protocols.cluster.policy import Policy
 from protocols.cluster.view import View, edge, make_view
 from protocols.network.measures import NOTHING_KNOWN, Measures, Rate
 from tests.unit.protocols.records import LINEAGE, member
+
+if TYPE_CHECKING:
+    from protocols.cluster.ways import Way as PolicyWay
 
 PAYLOAD = 8e6  # bytes
 CHUNK = 64e3
@@ -43,6 +50,15 @@ def policy(view: View, trees: str, measures: Measures, present: Policy | None = 
     found = planner.search(replace(before, view=view, parents=first.parents, ways=()), measures)
     plan = planner.plan(view, 8, (), before, measures, found)
     return Policy(1, 2, view, plan.parents, plan.shares, (), plan.reason, plan.ways)
+
+
+def planned(way: PolicyWay) -> Way:
+    """Return a way as the planner counts it."""
+    up, down = (
+        tuple(ROOT if parent == k else parent for k, parent in enumerate(parents))
+        for parents in (way.up, way.down)
+    )
+    return Way(up, down, way.weight)
 
 
 def test_every_name_that_a_user_can_give_has_a_shape() -> None:
@@ -92,6 +108,23 @@ def test_there_are_no_ways_where_a_tree_is_as_good_or_nothing_is_known() -> None
     assert search_ways(tree, measures, 10.0, 10.0, "packed").ways == ()
     assert search_ways(line, measures, *sizes, "star").ways == ()
     assert search_ways(line, measures, *sizes, "star").reason
+
+
+def test_what_limits_the_members_counts() -> None:
+    """Without limits the links of the slow member look as if it could use all of them at once."""
+    view, measures = mesh(6)
+    tree = policy(view, "one", measures)
+    slow = view.nodes[2]
+    limited = replace(measures, up={slow: 90 * MBIT}, down={slow: 80 * MBIT})
+    network = network_of(view, limited)
+    assert network.up_limits[2] == pytest.approx(90 * MBIT, rel=0.03)
+    assert network.down_limits[2] == pytest.approx(80 * MBIT, rel=0.03)
+    assert network.up_limits.count(math.inf) == network.down_limits.count(math.inf) == 5
+    sizes = (PAYLOAD, CHUNK, "packed")
+    blind, seeing = (search_ways(tree, known, *sizes) for known in (measures, limited))
+    sent = [loads(6, [planned(way) for way in found.ways])[2].sum() for found in (blind, seeing)]
+    assert sent[1] == pytest.approx(1.0), "as little as possible, its own sum"
+    assert sent[0] > 1.3
 
 
 def test_nothing_is_searched_again_until_ways_have_become_worse() -> None:
