@@ -102,8 +102,8 @@ class Traffic:
         return any(f is not flow and f.meter.was_busy(now) for f in self._flows.values())
 
     def wrote(self, flow: Flow, now: float) -> None:
-        """Something was written to `flow`. While more than one link has something to send, all are
-        looked at again and again."""
+        """Something was written to `flow`. While links have something to send, all are looked at
+        again and again."""
         flow.wrote_at = now
         if self._timer is None and len(self._flows) > 1:
             self._look_soon()
@@ -138,5 +138,5 @@ class Traffic:
         if now - self._look_at > LATE_S:
             self._late_at = now
         self._sent.look(now, uses, counts=now - self._late_at > LATE_COUNTS_S)
-        if sum(use.busy_since is not None for use in uses) > 1:
+        if any(use.busy_since is not None for use in uses):
             self._look_soon()

@@ -34,7 +34,8 @@ class Meter:
         self._bytes = 0  # bytes of this run behind its head
         self._seconds = 0.0  # how long these took to arrive
         self._began = 0.0  # when this run began
-        self._is_shared = False  # whether other links are busy beside this run's frames
+        # Whether other links were busy beside some frame of the sample that has begun.
+        self._is_shared = False
         # The last samples in bytes/s, those that were measured alone and the shared ones.
         self._alone: deque[float] = deque(maxlen=limits.METER_SAMPLES)
         self._shared: deque[float] = deque(maxlen=limits.METER_SAMPLES)
@@ -46,9 +47,9 @@ class Meter:
             self._end_run()
             self._began = self._at = now
             self._head = 0
-        elif shared != self._is_shared:  # what is too short for a sample belongs to neither kind
-            self._bytes, self._seconds = 0, 0.0
-        self._in_frame, self._is_shared = True, shared
+            self._is_shared = shared
+        self._in_frame = True
+        self._is_shared |= shared  # one frame that was not alone makes the whole sample shared
 
     def arrived(self, now: float, size: int) -> None:
         """`size` more bytes of the frame's payload have arrived. The head of a run ends once it is
@@ -76,6 +77,7 @@ class Meter:
     def _sample(self) -> None:
         samples = self._shared if self._is_shared else self._alone
         samples.append(self._bytes / self._seconds)
+        self._is_shared = False
 
     def _end_run(self) -> None:
         """Take a sample of what came last, if it was long enough for one."""

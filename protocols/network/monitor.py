@@ -86,9 +86,16 @@ class Monitor:
                     links[link.peer, node] = _rate(link)
             if said.micro_batch_us:
                 speeds[node] = said.micro_batch_us * MICRO
-        told = sorted(self._said.items())
-        up = {node: float(said.up) for node, said in told if said.up}
-        down = {node: float(said.down) for node, said in told if said.down}
+        up: dict[bytes, float] = {}
+        down: dict[bytes, float] = {}
+        for node, said in sorted(self._said.items()):
+            # What all links carry together is never less than what one of them does alone.
+            if said.up:
+                fastest = (link.rate for (source, _), link in links.items() if source == node)
+                up[node] = max(float(said.up), *fastest)
+            if said.down:
+                fastest = (link.rate for (_, to), link in links.items() if to == node)
+                down[node] = max(float(said.down), *fastest)
         return Measures(links, speeds, up, down)
 
     def incoming(self, peer: bytes) -> Rate | None:

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from protocols import limits
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocols.cluster.policy import Policy
+
+
+# So many policies may be made before one of them comes into force: a member that is late must still
+# know the one that does, and keeps only `limits.MAX_POLICIES_KEPT`.
+MOST_MADE = limits.MAX_POLICIES_KEPT // 2
 
 
 @dataclass(slots=True)
@@ -43,6 +50,7 @@ class Agenda:
     amended: Switch | None = None
     passing: bool = False
     dirty: bool = True
+    made: int = 0  # policies made since the one in force, which members may have stored
 
     @property
     def under_way(self) -> tuple[Switch, ...]:
@@ -81,21 +89,29 @@ class Agenda:
     def withdraw_pull(self, joiner: bytes) -> bool:
         """Withdraw the switch by which a parent would forward the rounds to `joiner`, if there is
         one; return False if it may be in force already, so that this is too late."""
-        pulls = [switch.policy.pull_of(joiner) for switch in self.under_way]
-        if all(pull is None or pull.beside for pull in pulls):
-            return True
-        return self._withdraw()
+        pulls = {s.policy.key: s.policy.pull_of(joiner) for s in self.under_way}
+        return self._withdraw([k for k, pull in pulls.items() if pull and not pull.beside])
 
     def changed(self, joiner: bytes) -> None:
         """Note that the joiner `joiner` has changed: a switch that lets it in is withdrawn, unless
         it is offered."""
         self.dirty = True
-        if any(joiner in switch.policy.view.nodes for switch in self.under_way):
-            self._withdraw()
+        self._withdraw([s.policy.key for s in self.under_way if joiner in s.policy.view.nodes])
 
-    def _withdraw(self) -> bool:
-        """Withdraw the switch, unless it is offered; return whether it is withdrawn."""
-        if self.switch is not None and self.switch.offered:
+    def _withdraw(self, keys: list[tuple[int, int]]) -> bool:
+        """Withdraw the policies with these keys; return False if one of them stays, since it is
+        offered, or since members would have to store too many others in its place."""
+        if self.amended is not None and self.amended.policy.key in keys:
+            self.amended = None
+        switch = self.switch
+        if switch is None or switch.policy.key not in keys:
+            return True
+        if switch.offered or (switch.ready and self.made >= MOST_MADE):
             return False
-        self.switch = self.amended = None
+        self.switch, self.amended = self.amended, None
         return True
+
+    def in_force(self, policy: Policy) -> None:
+        """`policy` is in force from now on, and nothing else under way."""
+        self.policy, self.switch, self.amended = policy, None, None
+        self.dirty, self.made = True, 0

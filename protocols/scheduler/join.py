@@ -44,9 +44,9 @@ _OPEN = (
 # A joiner copies beside the training only if its links carry twice what the updates need, so it is
 # to catch up in about the time that its copy took. If steps have become faster, or some of its
 # links have broken, it may never do so. It is given up after so many times as long, and no sooner
-# than after so many seconds.
+# than after so many seconds: a first update may take a trainer a minute.
 CATCH_UP_TIMES = 2.0
-CATCH_UP_SECONDS = 30.0
+CATCH_UP_SECONDS = 90.0
 # States of a joiner that will probably be a member soon.
 COMING = (JoinState.COPYING, JoinState.PULLING, JoinState.CAUGHT_UP)
 JOIN_TABLE: StateTable[JoinState] = StateTable(
@@ -139,8 +139,9 @@ def planned_pulls(
         sources = tuple(n for n in join.reached if n in nodes)
         if not sources:
             continue
-        if join.parent not in sources or join.state is JoinState.LINKED:
-            # All reduced chunks come from the parent, so it is the one with the fastest link.
+        if join.parent not in sources:
+            # All reduced chunks come from the parent, so it is the one with the fastest link. It
+            # stays, since a policy that names it may be on its way.
             join.parent = max(sources, key=lambda n: join.rates.get(n, 0))
         number, together = join.number, join.together
         pulls.append(Pull(number, join.joiner, sources, join.parent, join.beside, together))

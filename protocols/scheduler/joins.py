@@ -366,7 +366,9 @@ class Joins:
                 continue  # this loss was reported before
             join.links = tuple(n for n in join.links if n != other)
             self._agenda.changed(join.joiner.node)
-            stuck = other == join.parent and (
+            pulls = [s.policy.pull_of(join.joiner.node) for s in self._agenda.under_way]
+            parents = [join.parent, *(pull.parent for pull in pulls if pull is not None)]
+            stuck = other in parents and (
                 join.state in _FOLLOWS or not self._agenda.withdraw_pull(join.joiner.node)
             )
             stuck = stuck or (bool(join.sources) and not join.reached)

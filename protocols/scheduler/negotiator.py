@@ -20,7 +20,7 @@ from protocols import limits
 from protocols.cluster.policy import Policy
 from protocols.cluster.view import Edge, Member, View, edge, make_view, parts
 from protocols.effects import SearchWays
-from protocols.scheduler.agenda import Agenda, Switch
+from protocols.scheduler.agenda import MOST_MADE, Agenda, Switch
 from protocols.scheduler.asked_links import AskedLinks
 from protocols.scheduler.join import COMING, JoinState, planned_pulls
 from protocols.scheduler.join_cost import JoinCost
@@ -241,8 +241,7 @@ class Negotiator:
         old = self.policy
         if policy.view != old.view or policy.stripes != old.stripes:
             self._search.want()
-        self._agenda.policy, self._agenda.switch, self._agenda.amended = policy, None, None
-        self._agenda.dirty = True
+        self._agenda.in_force(policy)
         self._densify_at = 0.0
         nodes = policy.view.nodes
         self._leaving = {n: None for n in self._leaving if n in nodes}
@@ -293,11 +292,12 @@ class Negotiator:
     def _amend_at(self) -> float:
         """When a policy may be made: at once if none is under way. One that has waited for a while
         waits for the end of a long step. So it is amended by what has changed meanwhile, but not
-        twice at a time, since members keep few policies."""
-        switch = self.switch
+        twice at a time, nor often, since members keep few policies."""
+        switch, agenda = self.switch, self._agenda
         if switch is None:
             return -math.inf
-        return math.inf if switch.offered or self._agenda.amended is not None else switch.amend_at
+        stays = switch.offered or agenda.amended is not None or agenda.made >= MOST_MADE
+        return math.inf if stays else switch.amend_at
 
     def _begin(self, now: float, policy: Policy) -> list[Letter]:
         """Have all store `policy`, unless it would amend the switch under way by another plan
@@ -307,6 +307,7 @@ class Negotiator:
         if before is not None and _task(policy) == _task(before.policy):
             return []
         self._issued = policy.version
+        agenda.made += 1
         switch = Switch(policy, {self.node: None}, amend_at=now + limits.AMEND_SECONDS)
         switch.ready = self._enough(switch)
         if before is None or switch.ready:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from protocols.cluster.view import View
     from protocols.scheduler.planning import Found
 
-MOST_ANSWERS = 2  # for the members, and for them and the joiners
+# Answers are kept for the members, for them and the joiners, and for a few sets of these that were.
+MOST_ANSWERS = 4
 
 
 class WaysSearch:

@@ -381,17 +381,20 @@ def test_a_link_that_is_never_alone_is_as_fast_as_its_share() -> None:
     assert line.meter.rate(line.now) == pytest.approx(5e6), "it has become faster"
 
 
-def test_what_is_too_short_for_a_sample_counts_for_neither_kind() -> None:
-    line = Line(1e6)
-    line.frames(1)  # 65 ms, of which the first half is not counted
-    before = line.meter.rate(line.now)
+def test_one_frame_that_was_not_alone_makes_a_sample_shared() -> None:
+    """Otherwise links that are busy in turn, each for a moment, would never be measured."""
+    line = Line(0.6e6)
     for _ in range(20):
-        line.rate = 20e6
         line.frames(1, shared=True)
-        line.rate = 1e6
-        line.meter.begins(line.now)
-        line.meter.ends(line.now)
-    assert (before, line.meter.rate(line.now)) == (None, None)
+        line.rate = 0.5e6
+        line.frames(1)
+    assert line.meter.rate(line.now) == pytest.approx(0.5e6, rel=0.15)
+    assert line.meter.is_alone, "a frame of 0.13 s is a sample by itself"
+    short = Line(5e6)
+    for k in range(40):
+        short.frames(1, shared=k % 2 == 0)  # 13 ms
+    assert not short.meter.is_alone
+    assert short.meter.rate(short.now) == pytest.approx(5e6)
 
 
 def test_a_meter_says_since_when_its_link_has_been_busy() -> None:

@@ -147,30 +147,31 @@ def test_links_that_hinder_each_other_show_a_limit() -> None:
 def test_what_limits_a_device_is_told_and_planned_with() -> None:
     hosts, nodes = three()
     a, b, c = (h.me.node for h in hosts)
-    for other in (b, c):  # what a sends arrives there at 10 MB/s while it sends nothing else
-        nodes[0].monitor.heard(other, m.Measured((m.LinkRate(a, 0, 10_000_000, 1),), 0, 0, 0))
-    links = (Incoming(b, 0.0, 10e6, 0, 0, True), Incoming(c, 0.0, 10e6, 0, 0, True))
-    sent, received = stretch(8e6, b, c), stretch(12e6, b, c)
+    for other in (b, c):  # what a sends arrives there at 40 MB/s while it sends nothing else
+        nodes[0].monitor.heard(other, m.Measured((m.LinkRate(a, 0, 40_000_000, 1),), 0, 0, 0))
+    links = (Incoming(b, 0.0, 40e6, 0, 0, True), Incoming(c, 0.0, 40e6, 0, 0, True))
+    sent, received = stretch(28e6, b, c), stretch(50e6, b, c)
 
     def tells(now: float, *more: Stretch) -> m.Measured:
         event = Measured(links, None, None, None, (sent, *more), (received,))
         [word] = told(nodes[0].handle(now, event))
         return word
 
-    assert (tells(1000.0).up, tells(1010.0).up) == (0, 8_000_000)
+    assert (tells(1000.0).up, tells(1010.0).up) == (0, 28_000_000)
     word = tells(1020.0)
-    assert word.down == 12_000_000
+    assert word.down == 50_000_000
     assert [link.alone for link in word.links] == [1, 1]
-    for node in nodes[:2]:
-        node.monitor.heard(a, word)
+    nodes[1].monitor.heard(a, word)
+    for node, up in zip(nodes, (40e6, 28e6), strict=False):
         known = node.monitor.measures
-        assert (known.up, known.down) == ({a: 8e6}, {a: 12e6})
+        assert known.up == {a: up}, "the first knows that one link alone carries 40 MB/s"
+        assert known.down == {a: 50e6}
     [news] = told(
         nodes[0].handle(
-            1020.6, Measured(links, None, None, None, (stretch(16e6, b, c),) * 2, (received,))
+            1020.6, Measured(links, None, None, None, (stretch(48e6, b, c),) * 2, (received,))
         )
     )
-    assert news.up == 16_000_000, "a limit that has changed is news"
+    assert news.up == 48_000_000, "a limit that has changed is news"
 
 
 def test_a_rate_that_was_not_measured_alone_shows_no_limit() -> None:

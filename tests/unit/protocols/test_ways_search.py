@@ -17,7 +17,7 @@ from protocols.events import Measured, WaysFound
 from protocols.scheduler.join import Join, JoinState
 from protocols.scheduler.negotiator import Negotiator
 from protocols.scheduler.planning import Found
-from protocols.scheduler.ways_search import WaysSearch
+from protocols.scheduler.ways_search import MOST_ANSWERS, WaysSearch
 from tests.simulation.ways import WaysPlanner
 
 from .clusters import cluster, policy_of, settle
@@ -91,10 +91,13 @@ def test_the_members_and_they_with_the_joiners_are_searched_for_in_turn() -> Non
         search.want()
     assert sought == 2 * views
     assert [found.reason for view in views if (found := search.found(view))] == ["2", "3"]
-    begun = search.begin(40.0, [view_of(5)])
-    assert begun is not None
-    assert search.answered(begun[0], Found((), "4"))
-    assert search.found(VIEW) is None, "it was the oldest of three"
+    for size in range(5, 4 + MOST_ANSWERS):
+        begun = search.begin(10.0 * size, [view_of(size)])
+        assert begun is not None
+        assert search.answered(begun[0], Found((), "4"))
+        search.want()
+    assert search.found(VIEW) is None, "it was the oldest"
+    assert search.found(view_of(4)) is not None
 
 
 def test_nothing_is_searched_where_nothing_can_be_found() -> None:

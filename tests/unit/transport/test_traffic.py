@@ -116,11 +116,15 @@ def test_time_in_which_the_processors_are_busy_does_not_count(device: Device) ->
     assert device.traffic.take().sent == ()
 
 
-def test_one_link_that_sends_is_not_looked_at_for_long(device: Device) -> None:
-    device.writes(20_000_000, 0)
-    assert device.looks()
-    device.passes(2 * limits.STRETCH_LOOK_SECONDS)
+def test_one_link_that_sends_makes_no_stretch_and_is_looked_at_until_it_is_done(
+    device: Device,
+) -> None:
+    device.writes(2_000_000, 0)
+    device.passes(0.9)
+    assert device.traffic.others_send(device.flows[1], device.now)
+    device.passes(0.2)
     assert not device.looks()
+    assert not device.traffic.others_send(device.flows[1], device.now)
     assert device.traffic.take().sent == ()
 
 
