@@ -92,10 +92,10 @@ class Monitor:
             # What all links carry together is never less than what one of them does alone.
             if said.up:
                 fastest = (link.rate for (source, _), link in links.items() if source == node)
-                up[node] = max(float(said.up), *fastest)
+                up[node] = max((float(said.up), *fastest))
             if said.down:
                 fastest = (link.rate for (_, to), link in links.items() if to == node)
-                down[node] = max(float(said.down), *fastest)
+                down[node] = max((float(said.down), *fastest))
         return Measures(links, speeds, up, down)
 
     def incoming(self, peer: bytes) -> Rate | None:

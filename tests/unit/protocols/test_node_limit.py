@@ -185,6 +185,15 @@ def test_a_rate_that_was_not_measured_alone_shows_no_limit() -> None:
     assert (word.up, word.down) == (0, 0)
 
 
+def test_a_member_may_tell_limits_and_no_links() -> None:
+    hosts, nodes = three()
+    b = hosts[1].me.node
+    nodes[0].monitor.heard(b, m.Measured((), 0, 0, 0, 0, 0, 7, 1))
+    links = [rate.rate for ends, rate in nodes[0].monitor.measures.links.items() if ends[0] == b]
+    assert nodes[0].monitor.measures.up[b] == max([7.0, *links])
+    assert nodes[0].monitor.measures.down[b] == 1.0
+
+
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_limit_is_a_positive_number(limit: float) -> None:
     with pytest.raises(ValueError, match="limit"):
