@@ -60,7 +60,6 @@ class BulkStream:
         self._failed = failed
         self.lost = lost
         self.bytes_sent = 0
-        self.bytes_received = 0
         self.meter = Meter()
         self.flow = Flow(self.meter, lambda: connection.transport)
         self._traffic = traffic
@@ -278,10 +277,9 @@ class BulkStream:
     def _payload_arrived(self, count: int) -> None:
         assert self._header is not None
         self._payload_end += count
-        self.bytes_received += count
         now = monotonic()
         self.meter.arrived(now, count)
-        self.flow.received_bytes = self.bytes_received
+        self.flow.received_bytes += count
         self._traffic.arrived(now)
         if self._payload_end == self._header.length:
             self._payload_complete(self._header)

@@ -134,7 +134,7 @@ class TcpLink:
     @property
     def bulk_bytes_received(self) -> int:
         """Payload bytes received so far, dropped ones included."""
-        return self._bulk.bytes_received
+        return self.flow.received_bytes
 
     @property
     def incoming_rate(self) -> float | None:

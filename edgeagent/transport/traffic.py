@@ -59,6 +59,7 @@ class Flow:
         transport = self._transport()
         delivered = delivered_of(transport)
         if delivered is None:
+            self._waits_since = None
             return None
         if not (delivered.unsent_bytes or transport.get_write_buffer_size()):
             self._waits_since = None

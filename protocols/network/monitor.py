@@ -162,9 +162,8 @@ class Monitor:
     def _alone(self, source: bytes, node: bytes) -> float | None:
         """Return how fast bytes from `source` arrive at `node` while no other link is busy, None
         while that is not known."""
-        said = self._said.get(node)
-        found = [x for x in said.links if x.peer == source and x.rate and x.alone] if said else []
-        return float(found[0].rate) if found else None
+        link = self._link(source, node)
+        return float(link.rate) if link is not None and link.alone else None
 
     def heard(self, sender: bytes, message: m.Measured) -> bool:
         """Take the measurements of another node; return whether they have changed. Those of nodes
@@ -254,9 +253,14 @@ class Monitor:
 
     def _arriving(self, source: bytes, node: bytes) -> Rate | None:
         """Return how fast bytes from `source` arrive at `node`, None while that is not known."""
+        link = self._link(source, node)
+        return _rate(link) if link is not None else None
+
+    def _link(self, source: bytes, node: bytes) -> m.LinkRate | None:
+        """Return what `node` has told of the link from `source`, None if it knows no rate of it."""
         said = self._said.get(node)
-        found = [link for link in said.links if link.peer == source and link.rate] if said else []
-        return _rate(found[0]) if found else None
+        known = said.links if said is not None else ()
+        return next((link for link in known if link.peer == source and link.rate), None)
 
 
 def probe_seconds(delay_s: float) -> float:

@@ -12,7 +12,6 @@ import json
 import statistics
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         links_s = time.monotonic() - began
         agent = lab.agents[first]
         at = agent.iteration + 1
-        agent.wait_until("its rounds", partial(_done, agent, at + ROUNDS), MOST_S)
+        agent.wait_until("its rounds", lambda: agent.iteration >= at + ROUNDS, MOST_S)
         rounds = [e["sync_s"] for e in agent.all("step") if at < e["iteration"] <= at + ROUNDS]
     return {
         "members_s": round(members_s, 1),
@@ -86,10 +85,6 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         "bound_s": round(max(topologies.lower_bounds(plan, args.mb * MB).values()), 2),
         "processors_worked": round(Busy.now().since(before), 2),
     }
-
-
-def _done(agent: Any, iteration: int) -> bool:
-    return bool(agent.iteration >= iteration)
 
 
 def table(runs: list[dict[str, Any]]) -> str:
