@@ -333,7 +333,9 @@ class Context:
     def relay(self, envelope: Envelope, via: bytes | None) -> None:
         """Send `envelope` towards its destination. `via` is the neighbour it came from, to which it
         is not sent back, None if this node is its origin."""
-        for neighbour in self.router.ways(envelope, tuple(sorted(self.links)), via):
+        view = self.policy.view if self.policy is not None else None
+        near = view.neighbours(envelope.tags.origin) if view is not None else ()
+        for neighbour in self.router.ways(envelope, tuple(sorted(self.links)), via, near):
             self.effects.append(Send(neighbour, envelope))
 
     def fetch(self, key: tuple[int, int]) -> None:

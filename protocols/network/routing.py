@@ -3,7 +3,9 @@
 A message is identified by (origin, incarnation, sequence number). Each node delivers and forwards
 it at most once, although it may arrive over several links. A message that has crossed
 `limits.MAX_HOPS` links is dropped. If there is a direct link to the destination only that is used;
-otherwise the message is flooded over all links.
+otherwise the message is flooded over all links. A message that its origin repeats anyway is not
+passed on to nodes that have a link to its origin: where all nodes are linked, passing it on would
+bring each of them as many copies as it has links.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import replace
 
 from protocols import limits
 from protocols.wire.envelope import Envelope, Tags
-from protocols.wire.messages import EVERYONE, Message
+from protocols.wire.messages import EVERYONE, REPEATED_MESSAGES, Message
 
 Identities = tuple[
     bytes, int, int, int, int, int
@@ -63,16 +65,23 @@ class Router:
         return Envelope(Tags(*tags, self.node, self.incarnation, self._sequence, to, 0), body)
 
     def ways(
-        self, envelope: Envelope, links: tuple[bytes, ...], via: bytes | None
+        self,
+        envelope: Envelope,
+        links: tuple[bytes, ...],
+        via: bytes | None,
+        near: tuple[bytes, ...] = (),
     ) -> tuple[bytes, ...]:
         """Return which of the neighbours `links` to send `envelope` to. `via` is the neighbour it
-        came from, None if it is this node's own."""
+        came from, None if it is this node's own. `near`: nodes with a link to its origin."""
         to = envelope.tags.destination
         if to == self.node:
             return ()
         if to != EVERYONE and to in links:
             return (to,)
-        return tuple(n for n in links if n not in (via, envelope.tags.origin))
+        have_it = {via, envelope.tags.origin}
+        if via is not None and isinstance(envelope.message, REPEATED_MESSAGES):
+            have_it.update(near)
+        return tuple(n for n in links if n not in have_it)
 
     def receive(self, envelope: Envelope) -> tuple[bool, Envelope | None]:
         """Return whether to deliver `envelope` here, and the envelope to forward, None for none."""

@@ -527,6 +527,8 @@ DIRECT_MESSAGES = (
     CopyEnded,
     StripesWanted,
 )
+# Messages that their origin repeats from time to time: one that is lost costs little.
+REPEATED_MESSAGES = (Measured,)
 # Messages that may lead from one lineage into another.
 FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)
 # Messages that are not believed of a member that two others have accused.

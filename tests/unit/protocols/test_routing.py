@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protocols import limits
 from protocols.network.routing import Router, Seen
 from protocols.wire.envelope import Envelope
-from protocols.wire.messages import EVERYONE, LeaveRequest
+from protocols.wire.messages import EVERYONE, LeaveRequest, Measured
 
 from .records import LINEAGE, node, tags
 
@@ -164,3 +164,13 @@ def test_seen_remembers_a_window(sequence: list[int]) -> None:
         outside = bool(known) and number <= max(known) - limits.SEEN_WINDOW
         assert seen.add(number) == (number not in known and not outside)
         known.add(number)
+
+
+def test_what_is_repeated_anyway_is_not_passed_on_to_its_origins_neighbours() -> None:
+    router = Router(node(1), 1)
+    links, near = (node(2), node(3), node(4), node(5)), (node(1), node(3), node(4))
+    for body, passed_on in ((Measured((), 0, 0, 0, 0, 0), (node(5),)), (BODY, links[1:])):
+        passing = Envelope(tags(origin=node(2), destination=EVERYONE), body)
+        assert router.ways(passing, links, node(2), near) == passed_on
+        own = router.stamp(IDENTITIES, EVERYONE, body)
+        assert router.ways(own, links, None, links) == links
