@@ -31,6 +31,9 @@ LEAST_GAIN = 0.15
 # the shares after the first of them would be kept, although they are wrong by up to a seventh.
 LEAST_GAIN_OF_ROUNDS = 0.06
 LONG_ROUND_S = 1.0
+# Other shares must also save this part of a whole step. Where devices compute for milliseconds and
+# then sum for a second, speeds differ by their noise in each step, and it does not matter.
+LEAST_OF_STEP = 0.02
 # A member without a share gets one again if it would need less than this part of the time that
 # the computation takes for one micro-batch. It loses its share only when it needs
 # 1 / (1 - LEAST_GAIN) = 1.18 of that time (1.06 in rounds), so that it does not alternate between
@@ -80,6 +83,7 @@ def measured_shares(
     *,
     names: Mapping[bytes, str] | None = None,
     rule: ShareRule = STEPS_OF_ALL,
+    beside_s: float = 0.0,
 ) -> SharePlan:
     """Return the shares with which the slowest node is done first, among those in which nobody is
     idle that is worth waiting for (`_worth_waiting_for`).
@@ -89,8 +93,9 @@ def measured_shares(
     there are fewer micro-batches than such nodes, the first ones get them.
 
     `present` are the shares in force in the order of `nodes`. They are kept if they are still valid
-    and no others would be done sooner by as much as `ShareRule` says. Among equal nodes the first
-    is served first. `names` are used in the reason.
+    and no others would be done sooner by as much as `ShareRule` says, and by `LEAST_OF_STEP` of a
+    step, of which `beside_s` seconds are not spent on computing. Among equal nodes the first is
+    served first. `names` are used in the reason.
     """
     cost = rule.cost
     working = [k for k, n in enumerate(nodes) if n not in away] or list(range(len(nodes)))
@@ -113,7 +118,9 @@ def measured_shares(
     if present is not None and _fits(present, chosen, one, lowest, best_s):
         now_s = _time(dict(enumerate(present)), takes, micro_batches, cost)
         least_gain = rule.least_gain if now_s >= LONG_ROUND_S else LEAST_GAIN
-        if not best_s < now_s * (1 - least_gain):
+        small = now_s - best_s < LEAST_OF_STEP * (now_s + beside_s)
+        least_gain = LEAST_OF_STEP if small else least_gain
+        if small or not best_s < now_s * (1 - least_gain):
             kept, chosen, best_s = present != chosen, present, now_s
     over = f"{micro_batches} micro-batches over {sum(s > 0 for s in chosen)} devices"
     if not known:

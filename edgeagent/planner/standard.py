@@ -12,8 +12,8 @@ from edgeagent.planner.neighbours import choose_neighbours, spare_links, usual_l
 from edgeagent.planner.policies import custom_plan, request_of
 from edgeagent.planner.shards import MAX_VALUE, Source, equal_shards, even_runs
 from edgeagent.planner.shares import STEPS_OF_ALL, ShareRule, measured_shares
-from edgeagent.planner.trees import plan_tree
-from edgeagent.planner.ways.of_view import ONE, PACKED, choose_ways, search_ways
+from edgeagent.planner.trees import plan_tree, word_tree
+from edgeagent.planner.ways.of_view import ONE, PACKED, choose_ways, search_ways, ways_s
 from edgeagent.planner.worth import least_step, predicted_step, worth
 from protocols.cluster.standby import LEAST_OTHERS
 from protocols.network.measures import NOTHING_KNOWN, Measures
@@ -108,6 +108,12 @@ class StandardPlanner:
             view, measures, self._payload_bytes, parents, chunk_bytes=self._chunk_bytes
         )
         names = {m.node: m.name for m in view.members}
+        sizes = (self._payload_bytes, self._chunk_bytes)
+        ways, why = choose_ways(view, measures, *sizes, self._trees, tree.parents, present, found)
+        sums_s = tree.predicted_s or 0.0
+        if ways:
+            sums_s = ways_s(view, measures, *sizes, ways, present)
+            tree = word_tree(view, measures, parents, sums_s)
         split = measured_shares(
             view.nodes,
             micro_batches,
@@ -116,9 +122,8 @@ class StandardPlanner:
             shares,
             names=names,
             rule=self.rule,
+            beside_s=sums_s,
         )
-        sizes = (self._payload_bytes, self._chunk_bytes)
-        ways, why = choose_ways(view, measures, *sizes, self._trees, tree.parents, present, found)
         reason = "; ".join(part for part in (tree.reason, why, split.reason) if part)
         return Plan(tree.parents, split.shares, reason, ways)
 

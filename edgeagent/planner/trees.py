@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # A tree in force is replaced only if another shortens the round by more than this, so that noise
 # in the measured rates does not change it again and again.
 LEAST_GAIN = 0.15
+WORD_BYTES = 4096  # a control word is about so long
 EQUAL = 1e-9  # times whose ratio is nearer to 1 than this are equal, so rounding decides nothing
 
 
@@ -159,6 +160,38 @@ def plan_tree(
             head = f"tree in force kept, another would not save {LEAST_GAIN:.0%}"
     reason = f"{head}, {_described(view, chosen, network.filled, predicted_s)}"
     return TreePlan(chosen.parents, chosen.root, chosen.depth, predicted_s, reason)
+
+
+def word_tree(
+    view: View, measures: Measures, present: tuple[bytes, ...] | None, round_s: float
+) -> TreePlan:
+    """Return the tree for a `view` whose chunks take ways, and why it is that one. Only the control
+    word goes along it, beside the chunks, which take `round_s` seconds.
+
+    The tree in force stays if it still fits, unless the word takes so long on it that the best one
+    would make rounds `significant`ly shorter. The best one is that on which the word takes the
+    least time there and back. While nothing is measured it is the shallowest.
+    """
+    in_force = _still_fits(view, present) if present is not None else None
+    if measures.links:
+        network = _Network(view, measures, WORD_BYTES)
+        paths = _shortest_paths(network.way + network.way.T, network)
+        best = paths.tree(view, int(np.argmin(paths.up + paths.down)))
+    else:
+        best = Tree(view.nodes, shallow_tree(view)[0])
+
+    def word_s(tree: Tree) -> float:
+        return round_time(tree, measures, WORD_BYTES, chunk_bytes=WORD_BYTES)
+
+    chosen = best
+    if in_force is not None and not significant(
+        max(round_s, word_s(in_force)), max(round_s, word_s(best))
+    ):
+        chosen = in_force
+    kept = " in force" if chosen is in_force else ""
+    root = name_of(view, chosen.root)
+    reason = f"control word along the tree{kept} rooted at {root}, of depth {chosen.depth}"
+    return TreePlan(chosen.parents, chosen.root, chosen.depth, word_s(chosen), reason)
 
 
 def _still_fits(view: View, parents: tuple[bytes, ...]) -> Tree | None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from protocols.network.measures import NOTHING_KNOWN, KeepingUp, Measures
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
+    from protocols.cluster.ways import Way
     from protocols.member.node import Node
     from protocols.network.measures import Times
 
@@ -233,15 +235,22 @@ def _edges(standing: Standing) -> list[_Edge]:
     return found
 
 
-def _parts_carried(policy: Policy) -> dict[tuple[bytes, bytes], tuple[float, float]]:
+def _parts_carried(policy: Policy) -> Mapping[tuple[bytes, bytes], tuple[float, float]]:
     """Return for both ends of each link that the sums use which part of the vector the link carries
     from the first end to the second, and which part back."""
     nodes = policy.view.nodes
     if not policy.ways:
         return {ends: (1.0, 1.0) for ends in zip(nodes, policy.parents, strict=True) if ends[1]}
-    whole = sum(way.weight for way in policy.ways)
+    return _parts_by_ways(nodes, policy.ways)
+
+
+@lru_cache(4)  # it is asked for in each heartbeat, and takes milliseconds for 128 ways
+def _parts_by_ways(
+    nodes: tuple[bytes, ...], ways: tuple[Way, ...]
+) -> Mapping[tuple[bytes, bytes], tuple[float, float]]:
+    whole = sum(way.weight for way in ways)
     found: dict[tuple[bytes, bytes], tuple[float, float]] = {}
-    for way in policy.ways:
+    for way in ways:
         hops = [(k, parent) for k, parent in enumerate(way.up) if parent != k]
         hops += [(parent, k) for k, parent in enumerate(way.down) if parent != k]
         for start, end in hops:

@@ -133,6 +133,22 @@ def choose_ways(
     return _for_policy(kept), f"{len(kept)} {KEPT}" if kept else ""
 
 
+def ways_s(
+    view: View,
+    measures: Measures,
+    payload_bytes: float,
+    chunk_bytes: float,
+    ways: tuple[PolicyWay, ...],
+    present: Policy | None,
+) -> float:
+    """Return the modelled time in seconds of a round along `ways`; `present` as for
+    `choose_ways`."""
+    division = division_of(present, view) if present is not None else None
+    copies = division.copies if division is not None else None
+    counted = tuple(_counted(way) for way in ways)
+    return predicted_s(network_of(view, measures), counted, payload_bytes, chunk_bytes, copies)
+
+
 def _kept(view: View, network: Network, present: Policy | None) -> tuple[Way, ...]:
     """Return the ways of `present` as far as the links of `view` allow; none if it has none."""
     if present is None or not present.ways:
