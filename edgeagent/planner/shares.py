@@ -33,7 +33,7 @@ LEAST_GAIN_OF_ROUNDS = 0.06
 LONG_ROUND_S = 1.0
 # Other shares must also save this part of a whole step. Where devices compute for milliseconds and
 # then sum for a second, speeds differ by their noise in each step, and it does not matter.
-LEAST_OF_STEP = 0.02
+LEAST_OF_STEP = 0.05
 # A member without a share gets one again if it would need less than this part of the time that
 # the computation takes for one micro-batch. It loses its share only when it needs
 # 1 / (1 - LEAST_GAIN) = 1.18 of that time (1.06 in rounds), so that it does not alternate between
@@ -113,14 +113,17 @@ def measured_shares(
     best_s = _time(best, takes, micro_batches, cost)
     ideal_s = _ideal(takes, micro_batches, cost, best_s)
     chosen = tuple(best.get(k, 0) for k in range(len(nodes)))
-    kept, least_gain = False, LEAST_GAIN
+    kept, limit = False, ""
     one = {k: seconds * cost.units(1, micro_batches) for k, seconds in takes.items()}
-    if present is not None and _fits(present, chosen, one, lowest, best_s):
+    matters = best_s >= LEAST_OF_STEP * (best_s + beside_s)
+    if present is not None and _fits(present, chosen, one, lowest, best_s if matters else 0.0):
         now_s = _time(dict(enumerate(present)), takes, micro_batches, cost)
         least_gain = rule.least_gain if now_s >= LONG_ROUND_S else LEAST_GAIN
-        small = now_s - best_s < LEAST_OF_STEP * (now_s + beside_s)
-        least_gain = LEAST_OF_STEP if small else least_gain
-        if small or not best_s < now_s * (1 - least_gain):
+        limit = f"{least_gain:.0%}"
+        worth_it = best_s < now_s * (1 - least_gain)
+        if worth_it and now_s - best_s < LEAST_OF_STEP * (now_s + beside_s):
+            worth_it, limit = False, f"{LEAST_OF_STEP:.0%} of a step"
+        if not worth_it:
             kept, chosen, best_s = present != chosen, present, now_s
     over = f"{micro_batches} micro-batches over {sum(s > 0 for s in chosen)} devices"
     if not known:
@@ -130,7 +133,7 @@ def measured_shares(
     if any(chosen[k] == least for k in working if least):
         lost += f" and to shares of at least {least}"
     if kept:
-        lost += f" and to keeping them, as others would not save {least_gain:.0%}"
+        lost += f" and to keeping them, as others would not save {limit}"
     said = [f"{over} by speed: {in_seconds(best_s)}, {lost}"]
     called = {n: n.hex()[:8] for n in nodes} | dict(names or {})
     if idle := [k for k in working if not chosen[k]]:
@@ -242,7 +245,8 @@ def _fits(
     best_s: float,
 ) -> bool:
     """Whether the shares in force are still possible, none is below the `lowest` that its node may
-    have, and they leave no node idle that should compute. `one`: what one micro-batch takes."""
+    have, and they leave no node idle that should compute. `one`: what one micro-batch takes;
+    `best_s`: how long the computation takes with the best shares, 0 if that does not matter."""
     if len(present) != len(best) or sum(present) != sum(best) or min(present) < 0:
         return False
     if any(share and k not in one for k, share in enumerate(present)):
