@@ -97,12 +97,11 @@ METER_BURST_SECONDS = 0.0005
 # On a fast link all bytes arrive like that, so the head ends here at the latest.
 METER_MOST_HEAD_BYTES = 256 << 10
 # A sample ends after so many bytes, or after so much time: enough to outweigh the moments in which
-# the reader was busy. What waited meanwhile arrives at once, so a short sample may be too fast by
-# as much as a part of it waited: on a busy processor some were two and a half times too fast.
+# the reader was busy.
 METER_BYTES = 1 << 20
-METER_SECONDS = 0.2
+METER_SECONDS = 0.1
 # A run that is over sooner than this is too short for a sample.
-METER_LEAST_SECONDS = 0.03
+METER_LEAST_SECONDS = 0.02
 METER_SAMPLES = 5  # that a link's rate is taken from
 # A link that was busy so shortly ago still counts as one beside which another is not alone.
 SHARED_SECONDS = 0.02

@@ -7,7 +7,8 @@ So a sender that has nothing to send does not make its link look slow, and short
 it look fast.
 
 The rate is the second best of the last samples: a connection that starts slowly, a lost packet or
-a busy reader makes a sample too low, and hardly anything makes one too high.
+a busy reader makes a sample too low, and hardly anything makes one too high. A sample therefore
+begins and ends where bytes had to be waited for.
 
 While other links of the sender or of the receiver are busy, too, they may share what limits the
 device, such as its radio. A sample of such a time, a shared one, says how fast the link is at
@@ -48,12 +49,15 @@ class Meter:
             self._began = self._at = now
             self._head = 0
             self._is_shared = shared
+        else:
+            self._end_sample(now)
         self._in_frame = True
         self._is_shared |= shared  # one frame that was not alone makes the whole sample shared
 
     def arrived(self, now: float, size: int) -> None:
         """`size` more bytes of the frame's payload have arrived. The head of a run ends once it is
         long enough and bytes have to be waited for, or at `METER_MOST_HEAD_BYTES`."""
+        self._end_sample(now)
         waited, self._at = now - self._at, now
         if self._head < 0:
             self._bytes += size
@@ -67,10 +71,20 @@ class Meter:
             self._head = -1
 
     def ends(self, now: float) -> None:
-        """The frame is complete; take a sample if the run is long enough for one."""
+        """The frame is complete; take a sample if the run has enough bytes for one."""
         self._ended, self._in_frame = now, False
-        long = self._bytes >= limits.METER_BYTES or self._seconds >= limits.METER_SECONDS
-        if long and self._seconds > 0:
+        if self._bytes >= limits.METER_BYTES and self._seconds > 0:
+            self._sample()
+            self._bytes, self._seconds = 0, 0.0
+
+    def _end_sample(self, now: float) -> None:
+        """Take a sample if there is a long one and what comes now had to be waited for.
+
+        Bytes arrive in lumps, as a TLS record of 16 KiB is delivered as a whole. If a sample ended
+        with a frame, the rest of its last lump would count for the next one, which has not waited
+        for it: where a record takes 0.1 s, that one would seem to be twice as fast as the link.
+        """
+        if self._seconds >= limits.METER_SECONDS and now - self._at >= limits.METER_BURST_SECONDS:
             self._sample()
             self._bytes, self._seconds = 0, 0.0
 

@@ -367,7 +367,7 @@ def test_a_link_beside_which_others_are_busy_is_no_slower_than_alone() -> None:
     for _ in range(10):
         line.frames(20, shared=True)
     assert line.meter.rate(line.now) == pytest.approx(12e6)
-    line.frames(20)  # the others are done, and it is still as slow
+    line.frames(30)  # the others are done, and it is still as slow
     assert line.meter.rate(line.now) == pytest.approx(3e6)
 
 
@@ -395,6 +395,33 @@ def test_one_frame_that_was_not_alone_makes_a_sample_shared() -> None:
         short.frames(1, shared=k % 2 == 0)  # 13 ms
     assert not short.meter.is_alone
     assert short.meter.rate(short.now) == pytest.approx(5e6)
+
+
+def test_bytes_that_arrive_in_lumps_make_no_sample_too_fast() -> None:
+    """TLS delivers records of 16 KiB. Frames of 7,808 bytes and their headers end anywhere in them;
+    at 0.13 MB/s a record takes 0.13 s."""
+    meter, rate, record, now = Meter(), 0.13e6, 16 << 10, 100.0
+    left = record  # of the record that has come last
+    seen: list[float] = []
+    for _ in range(400):
+        if left < 80:
+            now, left = now + record / rate, left + record
+        left -= 80
+        meter.begins(now)
+        missing = 7808
+        while missing:
+            if not left:
+                now, left = now + record / rate, record
+            size = min(left, missing)
+            left, missing = left - size, missing - size
+            meter.arrived(now, size)
+        meter.ends(now)
+        if (known := meter.rate(now)) is not None:
+            seen.append(known)
+    payload = 7808 / 7888  # the rest is headers
+    assert len(seen) > 100
+    assert max(seen) == pytest.approx(payload * rate, rel=0.02)
+    assert min(seen) == pytest.approx(payload * rate, rel=0.02)
 
 
 def test_a_meter_says_since_when_its_link_has_been_busy() -> None:
