@@ -99,9 +99,12 @@ METER_MOST_HEAD_BYTES = 256 << 10
 # A sample ends after so many bytes, or after so much time: enough to outweigh the moments in which
 # the reader was busy.
 METER_BYTES = 1 << 20
-METER_SECONDS = 0.1
-# A run that is over sooner than this is too short for a sample.
-METER_LEAST_SECONDS = 0.02
+METER_SECONDS = 0.05
+# It has at least so many bytes: three TLS records, which arrive as a whole, each with the last of
+# its eleven or twelve packets, so that the time of one alone says little.
+METER_LEAST_BYTES = 48 << 10
+# While there is no sample, so much of one has to do.
+METER_LEAST_SECONDS = 0.01
 METER_SAMPLES = 5  # that a link's rate is taken from
 # A link that was busy so shortly ago still counts as one beside which another is not alone.
 SHARED_SECONDS = 0.02

@@ -2,9 +2,9 @@
 
 Frames that arrive right behind each other form a run. The first bytes of a run, its head, are not
 counted: a token bucket on the path may have saved them up, or they may have waited for their
-reader, so they arrive faster than the link is. The rest of a run is a sample if it is long enough.
-So a sender that has nothing to send does not make its link look slow, and short frames do not make
-it look fast.
+reader, so they arrive faster than the link is. The rest makes up a sample, together with that of
+other runs if it is short. So a sender that has nothing to send does not make its link look slow,
+and short frames do not make it look fast.
 
 The rate is the second best of the last samples: a connection that starts slowly, a lost packet or
 a busy reader makes a sample too low, and hardly anything makes one too high. A sample therefore
@@ -32,7 +32,7 @@ class Meter:
         self._in_frame = False
         self._at = 0.0  # when the last bytes came
         self._head = 0  # bytes of this run's head so far; -1 once the head is over
-        self._bytes = 0  # bytes of this run behind its head
+        self._bytes = 0  # bytes of the next sample, of this run and of those before
         self._seconds = 0.0  # how long these took to arrive
         self._began = 0.0  # when this run began
         # Whether other links were busy beside some frame of the sample that has begun.
@@ -45,26 +45,26 @@ class Meter:
         """A frame's header has arrived; the frame begins a new run if there was a gap before it.
         `shared`: other links of the sender or of the receiver are busy."""
         if now - self._ended >= limits.METER_GAP_SECONDS:
-            self._end_run()
+            self._end_sample()
             self._began = self._at = now
             self._head = 0
-            self._is_shared = shared
-        else:
-            self._end_sample(now)
+        elif now - self._at >= limits.METER_BURST_SECONDS:
+            self._end_sample()
         self._in_frame = True
         self._is_shared |= shared  # one frame that was not alone makes the whole sample shared
 
     def arrived(self, now: float, size: int) -> None:
         """`size` more bytes of the frame's payload have arrived. The head of a run ends once it is
         long enough and bytes have to be waited for, or at `METER_MOST_HEAD_BYTES`."""
-        self._end_sample(now)
         waited, self._at = now - self._at, now
+        if waited >= limits.METER_BURST_SECONDS:
+            self._end_sample()
         if self._head < 0:
             self._bytes += size
             self._seconds += waited
             return
         if self._head > limits.METER_HEAD_BYTES and waited >= limits.METER_BURST_SECONDS:
-            self._bytes, self._seconds, self._head = size, waited, -1
+            self._bytes, self._seconds, self._head = self._bytes + size, self._seconds + waited, -1
             return
         self._head += size
         if self._head >= limits.METER_MOST_HEAD_BYTES:
@@ -75,29 +75,21 @@ class Meter:
         self._ended, self._in_frame = now, False
         if self._bytes >= limits.METER_BYTES and self._seconds > 0:
             self._sample()
-            self._bytes, self._seconds = 0, 0.0
 
-    def _end_sample(self, now: float) -> None:
-        """Take a sample if there is a long one and what comes now had to be waited for.
+    def _end_sample(self) -> None:
+        """Take a sample if there is a long one; what comes next had to be waited for.
 
         Bytes arrive in lumps, as a TLS record of 16 KiB is delivered as a whole. If a sample ended
         with a frame, the rest of its last lump would count for the next one, which has not waited
         for it: where a record takes 0.1 s, that one would seem to be twice as fast as the link.
         """
-        if self._seconds >= limits.METER_SECONDS and now - self._at >= limits.METER_BURST_SECONDS:
+        if self._seconds >= limits.METER_SECONDS and self._bytes >= limits.METER_LEAST_BYTES:
             self._sample()
-            self._bytes, self._seconds = 0, 0.0
 
     def _sample(self) -> None:
         samples = self._shared if self._is_shared else self._alone
         samples.append(self._bytes / self._seconds)
-        self._is_shared = False
-
-    def _end_run(self) -> None:
-        """Take a sample of what came last, if it was long enough for one."""
-        if self._seconds >= limits.METER_LEAST_SECONDS:
-            self._sample()
-        self._bytes, self._seconds = 0, 0.0
+        self._bytes, self._seconds, self._is_shared = 0, 0.0, False
 
     def busy_since(self, now: float) -> float | None:
         """Return since when frames have arrived right behind each other, None if none does now."""
@@ -113,7 +105,9 @@ class Meter:
         the best one counts, because the first samples of a connection are slow. The end of a run
         is only noticed here, or when the next frame comes: a probe may be all that comes."""
         if not self._in_frame and now - self._ended >= limits.METER_GAP_SECONDS:
-            self._end_run()
+            self._end_sample()
+            if not (self._alone or self._shared) and self._seconds >= limits.METER_LEAST_SECONDS:
+                self._sample()  # a short one is better than none
         known = [_second_best(samples) for samples in (self._alone, self._shared) if samples]
         return max(known, default=None)
 
