@@ -424,6 +424,15 @@ def test_bytes_that_arrive_in_lumps_make_no_sample_too_fast() -> None:
     assert min(seen) == pytest.approx(payload * rate, rel=0.02)
 
 
+def test_a_frame_that_had_to_be_waited_for_does_not_mark_the_sample_before() -> None:
+    line = Line(0.6e6)
+    line.frames(2, burst=2 * FRAME - limits.METER_LEAST_BYTES)
+    assert not line.meter.is_alone, "no sample is taken while more may follow"
+    line.rest(limits.METER_GAP_SECONDS / 2)
+    line.frames(1, shared=True)
+    assert line.meter.is_alone
+
+
 def test_a_meter_says_since_when_its_link_has_been_busy() -> None:
     line = Line(1e6)
     assert line.meter.busy_since(line.now) is None
