@@ -103,6 +103,8 @@ METER_SECONDS = 0.05
 # It has at least so many bytes: three TLS records, which arrive as a whole, each with the last of
 # its eleven or twelve packets, so that the time of one alone says little.
 METER_LEAST_BYTES = 48 << 10
+# What was left of a run longer ago than this makes up no sample with what comes now.
+METER_REST_SECONDS = 60.0
 # While there is no sample, so much of one has to do.
 METER_LEAST_SECONDS = 0.01
 METER_SAMPLES = 5  # that a link's rate is taken from

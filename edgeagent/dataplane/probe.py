@@ -32,8 +32,8 @@ MOST_WAITING_BYTES = 2 << 20
 LEAST_LOOKS = 10
 # It goes on until so much of it was handed to the system, too, but no longer than so many seconds.
 # A receiver does not count the first 32 KiB, nor the frames in which these end and the rest begins,
-# so that less would not show it the rate of a link of less than 1 Mbit/s.
-LEAST_BYTES = 5 * limits.PROBE_FRAME_BYTES
+# and of the rest it needs `METER_LEAST_BYTES`: less would not show it the rate of a slow link.
+LEAST_BYTES = 7 * limits.PROBE_FRAME_BYTES
 LEAST_BYTES_SECONDS = 2.0
 SENT_SHARE = 4  # all counts as sent if less than this part of what may wait still waits
 NO_LINEAGE = bytes(limits.LINEAGE_BYTES)  # a probe belongs to no round of any cluster

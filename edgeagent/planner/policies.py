@@ -145,7 +145,7 @@ def custom_plan(
         plan = standard()
         what = f"{type(error).__name__}: {error}"[:MAX_FAULT_LETTERS]
         reason = _clipped(f"the custom policy failed ({what}), so the standard one: {plan.reason}")
-        return Plan(plan.parents, plan.shares, reason)
+        return Plan(plan.parents, plan.shares, reason, plan.ways)
 
 
 def _checked_shares(

@@ -111,8 +111,10 @@ class StandardPlanner:
         sizes = (self._payload_bytes, self._chunk_bytes)
         ways, why = choose_ways(view, measures, *sizes, self._trees, tree.parents, present, found)
         sums_s = tree.predicted_s or 0.0
-        if ways:
+        if ways and measures.links:
             sums_s = ways_s(view, measures, *sizes, ways, present)
+        if ways and not (present and present.stripes):
+            # With a divided optimizer results wait for the word, and some may take its tree.
             tree = word_tree(view, measures, parents, sums_s)
         split = measured_shares(
             view.nodes,

@@ -37,6 +37,7 @@ class Meter:
         self._began = 0.0  # when this run began
         # Whether other links were busy beside some frame of the sample that has begun.
         self._is_shared = False
+        self._frame_is_shared = False  # whether they are beside the running frame
         # The last samples in bytes/s, those that were measured alone and the shared ones.
         self._alone: deque[float] = deque(maxlen=limits.METER_SAMPLES)
         self._shared: deque[float] = deque(maxlen=limits.METER_SAMPLES)
@@ -46,12 +47,13 @@ class Meter:
         `shared`: other links of the sender or of the receiver are busy."""
         if now - self._ended >= limits.METER_GAP_SECONDS:
             self._end_sample()
+            if self._is_shared is not shared or now - self._ended > limits.METER_REST_SECONDS:
+                self._bytes, self._seconds = 0, 0.0  # what is left would say something else
             self._began = self._at = now
             self._head = 0
         elif now - self._at >= limits.METER_BURST_SECONDS:
             self._end_sample()
-        self._in_frame = True
-        self._is_shared |= shared  # one frame that was not alone makes the whole sample shared
+        self._in_frame, self._frame_is_shared = True, shared
 
     def arrived(self, now: float, size: int) -> None:
         """`size` more bytes of the frame's payload have arrived. The head of a run ends once it is
@@ -59,12 +61,13 @@ class Meter:
         waited, self._at = now - self._at, now
         if waited >= limits.METER_BURST_SECONDS:
             self._end_sample()
+        if self._head > limits.METER_HEAD_BYTES and waited >= limits.METER_BURST_SECONDS:
+            self._head = -1
         if self._head < 0:
+            # One frame that was not alone makes the whole sample shared.
+            self._is_shared = self._frame_is_shared or (self._bytes > 0 and self._is_shared)
             self._bytes += size
             self._seconds += waited
-            return
-        if self._head > limits.METER_HEAD_BYTES and waited >= limits.METER_BURST_SECONDS:
-            self._bytes, self._seconds, self._head = self._bytes + size, self._seconds + waited, -1
             return
         self._head += size
         if self._head >= limits.METER_MOST_HEAD_BYTES:
@@ -89,7 +92,7 @@ class Meter:
     def _sample(self) -> None:
         samples = self._shared if self._is_shared else self._alone
         samples.append(self._bytes / self._seconds)
-        self._bytes, self._seconds, self._is_shared = 0, 0.0, False
+        self._bytes, self._seconds = 0, 0.0
 
     def busy_since(self, now: float) -> float | None:
         """Return since when frames have arrived right behind each other, None if none does now."""

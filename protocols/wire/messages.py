@@ -527,7 +527,8 @@ DIRECT_MESSAGES = (
     CopyEnded,
     StripesWanted,
 )
-# Messages that their origin repeats from time to time: one that is lost costs little.
+# Messages that their origin repeats from time to time. Behind a link of the view that has broken
+# they are missing until a fence has taken it out of the view.
 REPEATED_MESSAGES = (Measured,)
 # Messages that may lead from one lineage into another.
 FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)

@@ -433,6 +433,30 @@ def test_a_frame_that_had_to_be_waited_for_does_not_mark_the_sample_before() -> 
     assert line.meter.is_alone
 
 
+def test_a_long_frame_that_was_not_alone_makes_shared_samples_only() -> None:
+    line = Line(1e6)
+    line.meter.begins(line.now, shared=True)
+    for _ in range(256):  # 1 MiB
+        line.now += 4096 / line.rate
+        line.meter.arrived(line.now, 4096)
+    line.meter.ends(line.now)
+    line.rest()
+    assert line.meter.rate(line.now) == pytest.approx(1e6)
+    assert not line.meter.is_alone
+
+
+def test_short_frames_that_were_not_alone_mark_no_sample_that_comes_later() -> None:
+    line = Line(1e6)
+    for old in (0.0, 2 * limits.METER_REST_SECONDS):
+        line.frames(1, shared=not old)  # shorter than a sample
+        line.rest(0.1 + old)
+        line.rate = 0.5e6
+        line.frames(2, burst=2 * FRAME - limits.METER_LEAST_BYTES)
+        line.rest()
+        assert line.meter.rate(line.now) == pytest.approx(0.5e6)
+        assert line.meter.is_alone
+
+
 def test_a_meter_says_since_when_its_link_has_been_busy() -> None:
     line = Line(1e6)
     assert line.meter.busy_since(line.now) is None
