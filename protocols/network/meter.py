@@ -7,8 +7,8 @@ other runs if it is short. So a sender that has nothing to send does not make it
 and short frames do not make it look fast.
 
 The rate is the second best of the last samples: a connection that starts slowly, a lost packet or
-a busy reader makes a sample too low, and hardly anything makes one too high. A sample therefore
-begins and ends where bytes had to be waited for.
+a busy reader makes a sample too low, and hardly anything makes one too high, as long as it begins
+and ends where bytes had to be waited for.
 
 While other links of the sender or of the receiver are busy, too, they may share what limits the
 device, such as its radio. A sample of such a time, a shared one, says how fast the link is at
