@@ -108,6 +108,8 @@ class MemoryLink:
         drops = self._drops
 
         def leave() -> None:
+            if not self.open:  # it ended meanwhile, and who sent this may use its memory again
+                return
             if header.kind is BulkKind.UP and drops != self._drops:
                 return
             assert bytes(payload) == was, f"a queued payload has changed: {header}"
