@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.ancestry import Past
-from protocols.cluster.stripes import begun_anew, kept_without, owned_by
+from protocols.cluster.stripes import begun_anew, owned_by
 from protocols.effects import (
     Apply,
     BeginTraining,
@@ -241,26 +241,6 @@ class Cycle:
         if (event.iteration, event.attempt) == (context.iteration, context.attempt):
             self.state = CYCLE_TABLE.step(self.state, "published", CycleState.REDUCING)
             context.do(PublishChunks())
-
-    def step_aside(self) -> None:
-        """Leave at once if the others wait for what only this node's trainer can do, which does not
-        answer or is away for long, and members that keep up, or later ones (which stay), have
-        copies. They wait in vain if its process has ended or its state differs, even without."""
-        context, trainer = self._context, self._trainer
-        ended = trainer.is_gone or context.diverged  # then the trainer is told nothing any more
-        late = context.stalled or (trainer.is_away and self.learning.owes_long)
-        lends = self.learning.owes and trainer.has_old_slots and (late or ended)
-        waits = self.state is CycleState.PUBLISHING and (trainer.is_overdue_publisher or ended)
-        if not (lends or waits) or context.freeze.holds or not context.is_member:
-            return
-        if trainer.is_gone and context.departs:
-            self.leave(context.departs, context.standby)
-            return
-        stripes, nodes = self._policy.stripes, self._policy.view.nodes
-        me = nodes.index(context.node)
-        able = [k for k, node in enumerate(nodes) if ended or k > me or context.keeps_up(node)]
-        if context.diverged or kept_without(stripes, me, able):
-            self.leave("diverged" if context.diverged else "stalled", "")
 
     def was_read(self) -> None:
         """The state, or the R of the iteration before, need not stay as it is for a copy."""

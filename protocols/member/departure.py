@@ -6,7 +6,8 @@
   `LEAVE_LACKING_SECONDS` while parts of a divided optimizer's state are missing. While it keeps
   such parts, it stays until `LEAVE_HOLDING_SECONDS`, or `HOLDING_STEPS`, pass in which it could
   hand on none: if it went with the last copy of one, the others could not go on.
-- One whose trainer hangs or has gone wrong never goes without having been let go.
+- One whose trainer hangs or has gone wrong goes without having been let go only if the others wait
+  for what this trainer alone can do, and have copies of what it keeps (`step_aside`).
 - A scheduler hands its role over first. If it leads a fence it decides that before, because its
   members stand still until then.
 - A member that had better stand by does the same, but waits only for a moment, because the running
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster import standby
+from protocols.cluster.stripes import kept_without
 from protocols.effects import Depart
 from protocols.member.cycle_table import CycleState
 from protocols.member.joining_table import JoiningState
@@ -135,6 +137,29 @@ class Departure:
     def hurry(self, now: float) -> None:
         """Repeat the request at once, because something has changed, for example the scheduler."""
         self._again_at = now
+
+    def step_aside(self) -> None:
+        """Leave at once if the others wait for what only this node's trainer can do, which does not
+        answer or is away for long, and members that keep up, or later ones (which stay), have
+        copies. They wait in vain if its process has ended or its state differs, even without."""
+        context, cycle, debt, policy = self._context, self._cycle, self._debt, self._context.policy
+        ended = debt.is_gone or context.diverged  # then the trainer is told nothing any more
+        late = context.stalled or (debt.is_away and cycle.learning.owes_long)
+        lends = cycle.learning.owes and debt.has_old_slots and (late or ended)
+        waits = cycle.state is CycleState.PUBLISHING and (debt.is_overdue_publisher or ended)
+        if not (lends or waits) or context.freeze.holds or not context.is_member or policy is None:
+            return
+        if debt.is_gone and context.departs:
+            cycle.leave(context.departs, context.standby)
+            return
+        me, nodes = policy.view.nodes.index(context.node), policy.view.nodes
+        # Who should be linked to this node and is not may have left just now, even if it came later
+        # in the view: this trainer may not have been late yet when that one left.
+        here = set(nodes).difference(context.unlinked)
+        stays = [n in here and (k > me or context.keeps_up(n)) for k, n in enumerate(nodes)]
+        able = [k for k in range(len(nodes)) if ended or stays[k]]
+        if context.diverged or kept_without(policy.stripes, me, able):
+            cycle.leave("diverged" if context.diverged else "stalled", "")
 
     def passed_over(self, now: float, *, is_broken: bool) -> None:
         """End this node's part, because the others have gone on without it. One that leaves takes

@@ -371,7 +371,7 @@ class Node:
             self.debt.tick()
             self.cycle.learning.tick(now)
             self.cycle.holds.tick(is_whole=not self.debt.is_stale)
-            self.cycle.step_aside()
+            self.departure.step_aside()
             self.recovery.watch(now)
             self.serving.tick(now)
             self.copies.tick(now)

@@ -11,6 +11,7 @@ from protocols import effects, events, limits
 from protocols.cluster.stripes import OnLost, held_by
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.member.cycle_table import CycleState
+from protocols.network.link_end import LinkEnd
 from protocols.recovery.missing_parts import MissingParts
 from protocols.rounds.control_word import EMPTY
 from protocols.rounds.round import Decided, KeepSum, Lane, Round, RoundSpec, SendSum
@@ -134,14 +135,20 @@ def measure(world: World) -> None:
     world.later(0.5, lambda: measure(world))
 
 
-def hang_at_once(seed: int) -> tuple[World, list[Host], list[Host]]:
-    """Return a world, its members, and two that alone keep some stripe, whose trainers hang for a
-    minute while all wait for the results of both."""
+def two_publish(seed: int) -> tuple[World, list[Host], list[Host]]:
+    """Return a world, its members, and two that alone keep some stripe, while all wait for the
+    results of both."""
     world, hosts = divided(seed, 4, 1, steps=400)
     policy, nodes = policy_of(hosts[0]), [h.me.node for h in hosts]
     two = [hosts[nodes.index(policy.view.nodes[k])] for k in policy.stripes[0].holders]
     states = [node_of(host).cycle for host in two]
     world.run(lambda: all(cycle.state is CycleState.PUBLISHING for cycle in states))
+    return world, hosts, two
+
+
+def hang_at_once(seed: int) -> tuple[World, list[Host], list[Host]]:
+    """The same, and the trainers of both hang for a minute."""
+    world, hosts, two = two_publish(seed)
     for host in two:
         host.hang(60.0)
     measure(world)
@@ -157,6 +164,24 @@ def test_of_two_owners_that_hang_at_once_one_goes_before_the_other_and_nothing_i
     world.run(lambda: all(host.gone is not None or not host.hangs for host in two))
     assert not any(r.event == "parts_missing" for h in hosts for r in h.reports)
     ends(world, *(host for host in two if host.gone))
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_who_has_just_left_has_no_copy(order: tuple[int, int]) -> None:
+    """A trainer hangs, and just before its node would leave, the link to the only other node that
+    has a copy ends, which may have left for the same reason. No fence has begun yet."""
+    world, _, two = two_publish(1)
+    other, late = (two[k] for k in order)
+    late.hang(60.0)
+    debt = node_of(late).debt
+    world.run(lambda: debt.is_late_publisher)
+    world.later(limits.PUBLISHERS_TOLD_SECONDS - 0.001, lambda: world.vanish(other))
+    world.later(
+        limits.PUBLISHERS_TOLD_SECONDS - 0.0005,
+        lambda: late.handle(events.LinkDown(other.me.node, LinkEnd.GOODBYE)),
+    )
+    world.run(lambda: debt.is_overdue_publisher)
+    assert late.gone is None
 
 
 def test_of_two_owners_whose_scripts_are_away_neither_goes() -> None:
