@@ -515,7 +515,6 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         wait_for_reports_for_ever,
         take_another_way,
         wait_for_an_answer_for_ever,
-        ask_for_links_that_break,
         forget_what_was_trained,
         trust_own_weights,
         change_a_snapshot_while_it_is_taken,
@@ -527,6 +526,7 @@ MUTATIONS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         *ROUNDS_MUTATIONS,
         offer_the_state_of_an_ended_trainer,
         # Found by histories of their own (`rare.py`), since other rules nearly always hide them.
+        ask_for_links_that_break,
         two_votes,
         keep_sums_that_lack_work,
         offer_what_nobody_stores,

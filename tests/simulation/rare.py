@@ -18,6 +18,7 @@ from protocols.member.cycle_table import CycleState
 from protocols.member.joining_table import JoiningState
 from protocols.scheduler.join_cost import JoinWay
 from protocols.wire import messages as m
+from tests.simulation import storm
 from tests.simulation.faults import Intensities
 from tests.simulation.harsh import HarshWorld
 from tests.simulation.test_failures import cluster
@@ -185,10 +186,18 @@ def end(world: World) -> None:
     finish(world)
 
 
+def links_that_stand_still(seed: int) -> None:
+    """Paths swallow large packets, so links stand still and are given up, while devices join and
+    links are measured anew, after which the scheduler would have the same links again."""
+    faults = Intensities(small_frames=10.0, join=3.0, measure=4.0)
+    storm.run(seed, faults, storm.Size(nodes=6, steps=150))
+
+
 # Planted bug -> the history that finds it, for those that random histories do not find.
 HISTORIES: dict[str, Callable[[int], None]] = {
     "two_votes": rivals,
     "wait_for_a_trainer_for_ever": a_trainer_hangs,
+    "ask_for_links_that_break": links_that_stand_still,
     "wait_for_an_answer_for_ever": a_request_that_nobody_answers,
     "keep_sums_that_lack_work": a_death_while_work_is_handed_back,
     "offer_what_nobody_stores": leavers_cut_off,

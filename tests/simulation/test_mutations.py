@@ -35,7 +35,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "wait_for_reports_for_ever": (60190, 1),
     "take_another_way": (700001, 8),
     "wait_for_an_answer_for_ever": (0, 1),
-    "ask_for_links_that_break": (535876, 1),
+    "ask_for_links_that_break": (12, 1),
     "forget_what_was_trained": (60003, 3),
     "trust_own_weights": (600014, 3),
     "change_a_snapshot_while_it_is_taken": (840027, 3),
