@@ -51,7 +51,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "incomplete_side_goes_on": (910004, 1),
     "copies_miss_sums": (910000, 1),
     "redo_what_was_published": (910079, 1),
-    "name_an_update_without_sums_like_the_whole_one": (960217, 1),
+    "name_an_update_without_sums_like_the_whole_one": (960175, 1),
     "go_on_with_slots_that_nobody_has": (960026, 1),
     "carry_joins_over_a_loss": (5, 1),
     "wait_for_parts_that_nobody_needs": (1, 1),
