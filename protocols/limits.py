@@ -162,8 +162,11 @@ MOST_DELAY_SECONDS = 60.0
 PACE_SECONDS = 30.0
 # Measurements lead to a new policy at most this often.
 REPLAN_SECONDS = 1.0
-# Ways are searched for at most this often, since a search of many members takes a second of the
-# processor, which the scheduler's trainer needs, too.
+# A search for ways needs the processor, which the scheduler's trainer needs, too: the next one
+# begins so many times as long after the last one began as that took, within these bounds. That of
+# many members takes seconds.
+SEARCH_PAUSE = 10.0
+SEARCH_LEAST_SECONDS = 1.0
 SEARCH_SECONDS = 3.0
 
 # --- the training state ---------------------------------------------------------------------------

@@ -259,7 +259,7 @@ class Node:
                 self.standing.look(now)
             case WaysFound():
                 if self.negotiator is not None:
-                    self.negotiator.ways_found(event)
+                    self.negotiator.ways_found(now, event)
             case LinkWanted() | ExpelWanted():
                 self.wishes.want(now, event)
             case TokenWanted(token):

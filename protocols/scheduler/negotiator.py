@@ -352,9 +352,9 @@ class Negotiator:
         view = self._next_view(COMING, keep=self._alone())
         return view if len(parts(view)) == 1 else None
 
-    def ways_found(self, event: WaysFound) -> None:
+    def ways_found(self, now: float, event: WaysFound) -> None:
         """Take the answer to a search; the next plan chooses between these ways and its own."""
-        self._agenda.dirty |= self._search.answered(event.number, event.found)
+        self._agenda.dirty |= self._search.answered(now, event.number, event.found)
 
     @property
     def deadline(self) -> float | None:

@@ -2,7 +2,7 @@
 
 A search takes long, so it runs beside everything else: the node asks for it (`effects.SearchWays`),
 and goes on with the ways in force until the answer comes (`events.WaysFound`). There is one search
-at a time, and one begins at most every `limits.SEARCH_SECONDS`.
+at a time, and searches take a tenth of the time at most, unless one takes very long.
 
 While devices join, ways are searched for the members, and for them and the joiners, in turn: the
 latter are to be there when the joiners enter, but that may take long, and until then they are of no
@@ -42,7 +42,7 @@ class WaysSearch:
         self._number = term << 32
         self._is_wanted = searches
         self._is_open = False
-        self._next_at = 0.0
+        self._began = self._next_at = 0.0  # when the last one began, and when the next one may
 
     @property
     def deadline(self) -> float | None:
@@ -69,15 +69,17 @@ class WaysSearch:
         chosen = new[0] if new else min(views, key=lambda view: known.index(view.nodes))
         self._nodes = chosen.nodes
         self._is_wanted, self._is_open = len(new) > 1, True
-        self._next_at = now + limits.SEARCH_SECONDS
+        self._began = now
         self._number += 1
         return self._number, chosen
 
-    def answered(self, number: int, found: Found) -> bool:
+    def answered(self, now: float, number: int, found: Found) -> bool:
         """Take an answer; return whether it is one to the search under way."""
         if number != self._number or not self._is_open:
             return False
         self._is_open = False
+        pause = max(limits.SEARCH_LEAST_SECONDS, limits.SEARCH_PAUSE * (now - self._began))
+        self._next_at = self._began + min(limits.SEARCH_SECONDS, pause)
         self._found.pop(self._nodes, None)
         self._found[self._nodes] = found
         for old in list(self._found)[:-MOST_ANSWERS]:

@@ -3,49 +3,66 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.scenarios.cluster import SCRIPTS, Cluster
+from tests.scenarios.cluster import SCRIPTS, Agent, Cluster
 
 SCRIPT = str(SCRIPTS / "optimizers.py")
-STEPS = {"STEPS": "200"}
+# A step has eight micro-batches, so that each of seven devices has one, and lasts so long that
+# others start meanwhile.
+STEPS = {"STEPS": "200", "BATCH": "128", "SECONDS": "0.03"}
 OPTIMIZER = ["AdamW"]
-TRAINING_S = 240.0  # 200 steps, with tests beside, on a machine a quarter as fast as usual
+TRAINING_S = 300.0  # 200 steps, with tests beside, on a machine a quarter as fast as usual
+NAMES = ("ada", "bob", "carol", "dave", "erin", "finn", "gwen")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
+    """A device that has trained for all steps without any other."""
+    with Cluster(tmp_path_factory.mktemp("alone"), job=SCRIPT, options=("--exact",)) as cluster:
+        agent = cluster.start("alone", script=OPTIMIZER, environment=STEPS)
+        assert agent.wait_exit(TRAINING_S) == 0, agent.describe()
+        yield agent
 
 
 @pytest.mark.long
-def test_the_same_result_alone_and_with_joins_a_leave_and_a_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("together", "joins"), [(1, 1), (2, 2), (4, 3)])
+def test_the_same_result_alone_and_with_joins_a_leave_and_a_kill(
+    alone: Agent, tmp_path: Path, together: int, joins: int
+) -> None:
+    """`together` devices begin and so many join later. One is killed, and where there are more than
+    two, another one leaves."""
+    names = NAMES[: together + joins]
     with Cluster(tmp_path, job=SCRIPT, options=("--exact",)) as cluster:
-        alone = cluster.start("alone", "--cluster", "other", script=OPTIMIZER, environment=STEPS)
-        assert alone.wait_exit(TRAINING_S) == 0, alone.describe()
-
-        alice, bob = cluster.together("alice", "bob", script=OPTIMIZER, environment=STEPS)
-        alice.wait_steps(10)
-        late = [
-            cluster.start(name, script=OPTIMIZER, peers=[alice], environment=STEPS)
-            for name in ("carol", "dave")
-        ]
-        carol, dave = late
-        alice.wait_members("alice", "bob", "carol", "dave")
-        alice.wait_steps(10)
-        assert bob.interrupt()[0] == 0, bob.describe()
-        alice.wait_members("alice", "carol", "dave")
-        alice.wait_steps(5)
-        dave.signal(signal.SIGKILL)
-        for agent in (alice, carol):
+        agents = cluster.together(*names[:together], script=OPTIMIZER, environment=STEPS)
+        first = agents[0]
+        first.wait_steps(10)
+        for name in names[together:]:
+            late = cluster.start(name, script=OPTIMIZER, peers=[first], environment=STEPS)
+            agents.append(late)
+        first.wait_members(*names)
+        first.wait_steps(10)
+        if len(agents) > 2:
+            assert agents[1].interrupt()[0] == 0, agents[1].describe()
+            first.wait_members(names[0], *names[2:])
+            first.wait_steps(5)
+        agents[-1].signal(signal.SIGKILL)
+        stay = [first, *agents[2:-1]]
+        for agent in stay:
             assert agent.wait_exit(TRAINING_S) == 0, agent.describe()
             assert not agent.all("diverged")
-        counts = {event["members"] for event in alice.all("step")}
-        assert counts >= {2, 3, 4}, "the room changed while it trained"
+        counts = {event["members"] for event in first.all("step")}
+        assert counts >= {together, len(agents), len(stay)}, "the room changed while it trained"
 
-        for agent in (alice, carol):
+        for agent in stay:
             equal = cluster.command("verify", str(alone.save_path), str(agent.save_path))
             assert equal.returncode == 0, equal.stdout
-        both = sorted(set(alone.digests) & set(alice.digests))
+        both = sorted(set(alone.digests) & set(first.digests))
         assert len(both) > 3
-        assert [alone.digests[i] for i in both] == [alice.digests[i] for i in both]
+        assert [alone.digests[i] for i in both] == [first.digests[i] for i in both]
 
 
 def test_a_device_that_rounds_gradients_otherwise_is_refused(tmp_path: Path) -> None:

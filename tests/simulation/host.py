@@ -278,10 +278,11 @@ class Host:
 
     def search_ways(self, wanted: effects.SearchWays) -> None:
         """Have the node's planner search, and tell the node some time later what was found."""
-        assert self.node is not None
-        found = self.node.context.planner.search(wanted.policy, before=wanted.before)
+        node = self.node
+        assert node is not None
+        found = node.context.planner.search(wanted.policy, node.monitor.measures, wanted.before)
         answer = events.WaysFound(wanted.number, found)
-        self.soon(self.world.compute() + self.world.delay(), partial(self.handle, answer))
+        self.soon(self.world.searching(), partial(self.handle, answer))
 
     def give_update(
         self, iteration: int, stripes: tuple[int, ...] = (), anew: tuple[int, ...] = ()

@@ -134,6 +134,9 @@ class World:
     def compute(self) -> float:
         return self.random.uniform(0.0001, self.most_compute)
 
+    def searching(self) -> float:
+        return self.compute() + self.delay()
+
     def arm(self, host: Host) -> None:
         """Tell `host` the time (`Tick`) when its node's deadline comes."""
         due = host.node.deadline if host.node and host.gone is None else None

@@ -267,3 +267,20 @@ def test_a_wrong_sum_is_no_result() -> None:
     assert allreduce.exact([[right, right]]) == [[right, right]]
     with pytest.raises(AssertionError, match="the sum is wrong"):
         allreduce.exact([[right, right], [right, wrong]])
+
+
+def test_edgeagent_is_measured_once_with_each_algorithm_of_tcp_and_each_time_of_computing() -> None:
+    assert allreduce.variants(options()) == []
+    several = allreduce.variants(options("--congestion", "reno,bbr", "--compute-ms", "0,1000"))
+    assert [(tcp, ms) for _, tcp, ms in several] == [
+        ("reno", 0.0),
+        ("reno", 1000.0),
+        ("bbr", 0.0),
+        ("bbr", 1000.0),
+    ]
+    assert several[1][0] == "edgeagent, reno, 1000 ms of computing"
+    ((name, tcp, _),) = allreduce.variants(options("--compute-ms", "5"))
+    assert (name, tcp) == ("edgeagent, 5 ms of computing", "")
+    for words in (("--compute-ms", "soon"), ("--congestion", "none-such")):
+        with pytest.raises(TestbedError):
+            allreduce.variants(options(*words))

@@ -1,7 +1,8 @@
 """`optimizers.py NAME`: trains with that optimizer of PyTorch, and with what else keeps a state:
 batch norm, clipped gradients, a schedule by plateaus, and a scaler under which steps are skipped.
 
-STEPS=N in its environment sets the number of steps.
+Its environment sets the number of steps (STEPS), and may set the samples of one (BATCH, 64) and the
+seconds that a micro-batch takes at least (SECONDS, 0.01), so that others can copy meanwhile.
 """
 
 import os
@@ -13,7 +14,6 @@ from torch import nn
 
 from edgeagent import Trainer
 
-SECONDS = 0.01  # that a micro-batch takes, so that others can copy while this device trains
 WIDTH = 1024  # large enough that copying the state takes several steps
 CLASSES = 10
 STEEP = 1e4  # makes gradients so large that a scale that grows is soon too much for them
@@ -29,11 +29,12 @@ scaler = torch.amp.GradScaler("cpu", init_scale=2.0**110, growth_interval=5)
 inputs = torch.randn(2048, 64)
 labels = (inputs @ torch.randn(64, CLASSES)).argmax(dim=1)
 dataset = torch.utils.data.TensorDataset(inputs, labels)
+seconds = float(os.environ.get("SECONDS", "0.01"))
 steps = int(os.environ["STEPS"])
 trainer = Trainer(
     model,
     optimizer,
-    64,
+    int(os.environ.get("BATCH", "64")),
     schedule,
     max_grad_norm=1.0,
     micro_batch=16,
@@ -41,7 +42,7 @@ trainer = Trainer(
     grad_scaler=scaler,
 )
 for x, y in trainer.loader(dataset):
-    time.sleep(SECONDS)
+    time.sleep(seconds)
     loss = nn.functional.cross_entropy(model(x), y)
     scaler.scale(STEEP * loss).backward()
     trainer.update(loss)

@@ -39,8 +39,9 @@ from tests.testbed.bench import imposed_tree, topologies
 from tests.testbed.bench.ground import Busy, calibrated, say, turns, why
 from tests.testbed.bench.programs import HIVEMIND_VARIABLES
 from tests.testbed.bench.report import Line, Run, table, write
+from tests.testbed.congestion import allow_congestion
 from tests.testbed.lab import Lab
-from tests.testbed.namespaces import TestbedError
+from tests.testbed.namespaces import TestbedError, set_kernel
 from tests.testbed.network import MBIT, Network
 from tests.testbed.shaping import DEVICE
 
@@ -51,6 +52,7 @@ SHAPES = ("one", "fapt", "ring", "mst")  # of `--trees`, each a contender: "ways
 ROUNDED = "edgeagent, bf16"
 RING, GLOO, HIVEMIND = "ring", "gloo (torch.distributed)", "hivemind"
 SEARCH = "hivemind, group search included"
+USUAL_TCP = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
 PORT = 29500
 SETTLE_S = 8.0  # until links are measured and the policy has followed
 ROUNDS_S = 240.0  # all rounds of one run may take so long
@@ -80,6 +82,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--together-s", type=float, default=120.0, help="agents may take so long to join (120)"
     )
+    parser.add_argument(
+        "--congestion",
+        default="",
+        metavar="NAMES",
+        help="edgeagent once with each of these algorithms of TCP, by comma, such as cubic,bbr",
+    )
+    parser.add_argument(
+        "--compute-ms",
+        default="0",
+        metavar="NUMBERS",
+        help="that a step of edgeagent computes; if several, by comma, once with each (0)",
+    )
     parser.add_argument("--only", default="", metavar="NAMES", help="names that begin so, by comma")
     parser.add_argument(
         "--hivemind-python", default=sys.executable, metavar="PATH", help="a Python with hivemind"
@@ -107,12 +121,16 @@ class Bench:
         folder: Path,
         shape: str = "packed",
         wire: str = "full",
+        tcp: str = "",
+        compute_ms: float = 0.0,
     ) -> list[Run]:
         """Return the run of real agents, along `tree` if there is one, else with `--trees`, whose
-        gradients travel as `wire` says."""
+        gradients travel as `wire` says, with this algorithm of `tcp` ("": the machine's)."""
+        for node in self.plan.nodes:
+            set_kernel(self.net.namespace(node), {"ipv4/tcp_congestion_control": tcp or USUAL_TCP})
         order = [[n] for n in self.plan.nodes[:1]] + [list(self.plan.nodes[1:])]
         sizes = ("--gradient-mb", str(self.payload_mb), "--chunks-of-mb", str(self.args.mb))
-        job = (*sizes, "--state-mb", "0.1", "--compute-ms", "0")
+        job = (*sizes, "--state-mb", "0.1", "--compute-ms", str(compute_ms))
         options = ["--global-batch", str(len(self.plan.nodes)), "--micro-batch", "1"]
         options += ["--trees", shape, "--wire", wire]
         with contextlib.ExitStack() as stack:
@@ -347,8 +365,30 @@ def contenders(bench: Bench) -> dict[str, Any]:
     for shape in SHAPES:
         name = f"ways, {shape}"
         runs[name] = partial(bench.agents, name, None, shape=shape)
+    for name, tcp, compute_ms in variants(bench.args):
+        runs[name] = partial(bench.agents, name, None, tcp=tcp, compute_ms=compute_ms)
     runs[ROUNDED] = partial(bench.agents, ROUNDED, None, wire="bf16")
     return {**runs, RING: bench.ring, GLOO: bench.gloo, HIVEMIND: bench.hivemind}
+
+
+def variants(args: argparse.Namespace) -> list[tuple[str, str, float]]:
+    """Return the names of edgeagent's variants, with TCP's algorithm and the milliseconds that a
+    step computes in each. Raises TestbedError if the kernel does not have such an algorithm."""
+    algorithms = [name for name in args.congestion.split(",") if name] or [""]
+    try:
+        computed = [float(number) for number in args.compute_ms.split(",")]
+    except ValueError:
+        raise TestbedError(f"not milliseconds, by comma: {args.compute_ms}") from None
+    for tcp in algorithms:
+        if tcp:
+            allow_congestion(tcp)
+    if algorithms == [""] and computed == [0.0]:
+        return []
+    return [
+        (", ".join((OURS, *([tcp] if tcp else []), f"{ms:g} ms of computing")), tcp, ms)
+        for tcp in algorithms
+        for ms in computed
+    ]
 
 
 def measure(bench: Bench, runs: list[Run]) -> None:

@@ -57,14 +57,26 @@ def test_there_is_one_search_at_a_time_and_not_too_often() -> None:
     due = search.deadline
     assert due is None
     assert search.begin(100.0, [VIEW]) is None  # the first is not answered
-    assert search.answered(first[0], Found((STAR,), "a"))
+    assert search.answered(10.2, first[0], Found((STAR,), "a"))
     assert search.found(VIEW) == Found((STAR,), "a")
-    assert search.deadline == 10.0 + limits.SEARCH_SECONDS
+    assert search.deadline == pytest.approx(12.0)  # so the tenth of the time is for searches
     assert search.begin(10.5, [VIEW]) is None
     assert search.begin(13.0, []) is None
     second = search.begin(13.0, [VIEW])
     assert second is not None
     assert second[0] > first[0]
+
+
+@pytest.mark.parametrize(("took_s", "pause_s"), [(0.001, 1.0), (0.15, 1.5), (0.5, 3.0), (7.0, 3.0)])
+def test_the_next_search_waits_for_longer_the_longer_one_takes(
+    took_s: float, pause_s: float
+) -> None:
+    search = WaysSearch(1, searches=True)
+    begun = search.begin(20.0, [VIEW])
+    assert begun is not None
+    search.want()
+    assert search.answered(20.0 + took_s, begun[0], Found((), ""))
+    assert search.deadline == pytest.approx(20.0 + pause_s)
 
 
 def test_answers_to_other_searches_are_dropped() -> None:
@@ -73,9 +85,11 @@ def test_answers_to_other_searches_are_dropped() -> None:
     assert begun is not None
     late = WaysSearch(2, searches=True).begin(0.0, [VIEW])
     assert late is not None
-    assert not search.answered(late[0], Found((), ""))  # to this node, when it led an earlier term
-    assert search.answered(begun[0], Found((), ""))
-    assert not search.answered(begun[0], Found((STAR,), ""))  # twice
+    assert not search.answered(
+        0.1, late[0], Found((), "")
+    )  # to this node, when it led an earlier term
+    assert search.answered(0.1, begun[0], Found((), ""))
+    assert not search.answered(0.1, begun[0], Found((STAR,), ""))  # twice
     assert search.found(VIEW) == Found((), "")
 
 
@@ -86,7 +100,7 @@ def test_the_members_and_they_with_the_joiners_are_searched_for_in_turn() -> Non
         begun = search.begin(at, views)
         assert begun is not None
         sought.append(begun[1])
-        assert search.answered(begun[0], Found((), str(number)))
+        assert search.answered(0.1, begun[0], Found((), str(number)))
         assert (search.deadline is None) is (number > 0), "the other one waits for its first"
         search.want()
     assert sought == 2 * views
@@ -94,7 +108,7 @@ def test_the_members_and_they_with_the_joiners_are_searched_for_in_turn() -> Non
     for size in range(5, 4 + MOST_ANSWERS):
         begun = search.begin(10.0 * size, [view_of(size)])
         assert begun is not None
-        assert search.answered(begun[0], Found((), "4"))
+        assert search.answered(0.1, begun[0], Found((), "4"))
         search.want()
     assert search.found(VIEW) is None, "it was the oldest"
     assert search.found(view_of(4)) is not None
@@ -117,7 +131,7 @@ def test_what_is_found_becomes_a_policy() -> None:
     negotiator.tick(1.0)
     before = negotiator.switch
     assert before is None
-    negotiator.ways_found(WaysFound(wanted.number, Found((OTHER,), "drawn")))
+    negotiator.ways_found(1.0, WaysFound(wanted.number, Found((OTHER,), "drawn")))
     negotiator.tick(1.0)
     assert negotiator.switch is not None
     made = negotiator.switch.policy
@@ -132,7 +146,7 @@ def test_a_search_follows_measurements_and_other_links_but_no_other_shares() -> 
     negotiator = leader()
     wanted = negotiator.begin_search(0.0)
     assert wanted is not None
-    negotiator.ways_found(WaysFound(wanted.number, Found((), "")))
+    negotiator.ways_found(0.0, WaysFound(wanted.number, Found((), "")))
     assert negotiator.begin_search(5.0) is None
     negotiator.measured()
     assert negotiator.begin_search(5.0) is None  # not before the next plan
@@ -140,7 +154,7 @@ def test_a_search_follows_measurements_and_other_links_but_no_other_shares() -> 
     again = negotiator.begin_search(5.0)
     assert again is not None
     assert again.before == Found((), "")
-    negotiator.ways_found(WaysFound(again.number, Found((), "")))
+    negotiator.ways_found(5.0, WaysFound(again.number, Found((), "")))
     policy = negotiator.policy
     negotiator.in_force(9.0, replace(policy, version=policy.version + 1, shares=(7, 1, 0)))
     assert negotiator.begin_search(9.0) is None
@@ -163,7 +177,7 @@ def test_a_search_counts_on_who_leaves_as_long_as_it_alone_holds_a_stripe() -> N
     before = negotiator.begin_search(1.0)
     assert before is not None
     assert before.policy == negotiator.policy, "the members come first"
-    negotiator.ways_found(WaysFound(before.number, Found((), "")))
+    negotiator.ways_found(1.0, WaysFound(before.number, Found((), "")))
     wanted = negotiator.begin_search(1.0 + limits.SEARCH_SECONDS)
     assert wanted is not None
     assert [m.node for m in wanted.policy.view.members] == [node(k) for k in (1, 2, 3, 9)]
@@ -210,7 +224,7 @@ def test_only_the_scheduler_takes_an_answer() -> None:
 def test_ways_are_searched_for_with_the_joiners_that_will_enter(count: int) -> None:
     negotiator = leader(count)
     if (search := negotiator.begin_search(0.0)) is not None:
-        negotiator.ways_found(WaysFound(search.number, Found((), "")))
+        negotiator.ways_found(0.0, WaysFound(search.number, Found((), "")))
     sources = negotiator.policy.view.nodes
     pull = Pull(7, member(9), sources, sources[0])
     negotiator.in_force(5.0, replace(negotiator.policy, version=2, pulls=(pull,)))
@@ -230,7 +244,7 @@ def test_ways_are_searched_for_with_the_joiners_that_will_enter(count: int) -> N
 def test_a_joiner_whose_members_are_all_lost_is_not_counted_in(count: int) -> None:
     negotiator = leader(count)
     if (search := negotiator.begin_search(0.0)) is not None:
-        negotiator.ways_found(WaysFound(search.number, Found((), "")))
+        negotiator.ways_found(0.0, WaysFound(search.number, Found((), "")))
     last = node(count)
     pull = Pull(7, member(9), (last,), last, beside=True)
     negotiator.in_force(5.0, replace(negotiator.policy, version=2, pulls=(pull,)))
