@@ -167,7 +167,7 @@ REPLAN_SECONDS = 1.0
 # many members takes seconds.
 SEARCH_PAUSE = 10.0
 SEARCH_LEAST_SECONDS = 1.0
-SEARCH_SECONDS = 3.0
+SEARCH_MOST_SECONDS = 3.0
 
 # --- the training state ---------------------------------------------------------------------------
 

@@ -6,8 +6,9 @@
   `LEAVE_LACKING_SECONDS` while parts of a divided optimizer's state are missing. While it keeps
   such parts, it stays until `LEAVE_HOLDING_SECONDS`, or `HOLDING_STEPS`, pass in which it could
   hand on none: if it went with the last copy of one, the others could not go on.
-- One whose trainer hangs or has gone wrong goes without having been let go only if the others wait
-  for what this trainer alone can do, and have copies of what it keeps (`step_aside`).
+- One whose trainer hangs goes without having been let go only if the others wait for what this
+  trainer alone can do, and have copies of what it keeps; one whose trainer has ended or gone wrong
+  goes even without copies, as then nobody would be helped by waiting (`step_aside`).
 - A scheduler hands its role over first. If it leads a fence it decides that before, because its
   members stand still until then.
 - A member that had better stand by does the same, but waits only for a moment, because the running
@@ -141,7 +142,8 @@ class Departure:
     def step_aside(self) -> None:
         """Leave at once if the others wait for what only this node's trainer can do, which does not
         answer or is away for long, and members that keep up, or later ones (which stay), have
-        copies. They wait in vain if its process has ended or its state differs, even without."""
+        copies. They wait in vain if its process has ended or its state differs, even without. A
+        member whose link to this node has ended does not count."""
         context, cycle, debt, policy = self._context, self._cycle, self._debt, self._context.policy
         ended = debt.is_gone or context.diverged  # then the trainer is told nothing any more
         late = context.stalled or (debt.is_away and cycle.learning.owes_long)
@@ -155,7 +157,8 @@ class Departure:
         me, nodes = policy.view.nodes.index(context.node), policy.view.nodes
         # Who should be linked to this node and is not may have left just now, even if it came later
         # in the view: this trainer may not have been late yet when that one left.
-        here = set(nodes).difference(context.unlinked)
+        linked, near = policy.view.neighbours(context.node), context.near
+        here = [node for node in nodes if node not in linked or node in near]
         stays = [n in here and (k > me or context.keeps_up(n)) for k, n in enumerate(nodes)]
         able = [k for k in range(len(nodes)) if ended or stays[k]]
         if context.diverged or kept_without(policy.stripes, me, able):

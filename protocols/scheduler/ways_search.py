@@ -2,7 +2,8 @@
 
 A search takes long, so it runs beside everything else: the node asks for it (`effects.SearchWays`),
 and goes on with the ways in force until the answer comes (`events.WaysFound`). There is one search
-at a time, and searches take a tenth of the time at most, unless one takes very long.
+at a time. The next one begins ten times as long after the last one began as that took, but 1 s
+after it at the earliest and 3 s at the latest, if measurements or links have changed.
 
 While devices join, ways are searched for the members, and for them and the joiners, in turn: the
 latter are to be there when the joiners enter, but that may take long, and until then they are of no
@@ -79,7 +80,7 @@ class WaysSearch:
             return False
         self._is_open = False
         pause = max(limits.SEARCH_LEAST_SECONDS, limits.SEARCH_PAUSE * (now - self._began))
-        self._next_at = self._began + min(limits.SEARCH_SECONDS, pause)
+        self._next_at = self._began + min(limits.SEARCH_MOST_SECONDS, pause)
         self._found.pop(self._nodes, None)
         self._found[self._nodes] = found
         for old in list(self._found)[:-MOST_ANSWERS]:

@@ -52,7 +52,7 @@ SHAPES = ("one", "fapt", "ring", "mst")  # of `--trees`, each a contender: "ways
 ROUNDED = "edgeagent, bf16"
 RING, GLOO, HIVEMIND = "ring", "gloo (torch.distributed)", "hivemind"
 SEARCH = "hivemind, group search included"
-USUAL_TCP = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+USUAL_TCP = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 PORT = 29500
 SETTLE_S = 8.0  # until links are measured and the policy has followed
 ROUNDS_S = 240.0  # all rounds of one run may take so long
@@ -107,6 +107,7 @@ class Bench:
         self.args = args
         self.plan = plan
         self.net = net
+        self.usual_tcp = USUAL_TCP.read_text().strip()
         self.payload_mb = args.mb * args.scale
         self.case = f"{len(plan.nodes)} nodes, {self.payload_mb:g} MB"
         self.worked: dict[str, list[float]] = {}  # contender -> parts of the processors' time used
@@ -126,8 +127,7 @@ class Bench:
     ) -> list[Run]:
         """Return the run of real agents, along `tree` if there is one, else with `--trees`, whose
         gradients travel as `wire` says, with this algorithm of `tcp` ("": the machine's)."""
-        for node in self.plan.nodes:
-            set_kernel(self.net.namespace(node), {"ipv4/tcp_congestion_control": tcp or USUAL_TCP})
+        self._use(tcp)
         order = [[n] for n in self.plan.nodes[:1]] + [list(self.plan.nodes[1:])]
         sizes = ("--gradient-mb", str(self.payload_mb), "--chunks-of-mb", str(self.args.mb))
         job = (*sizes, "--state-mb", "0.1", "--compute-ms", str(compute_ms))
@@ -161,6 +161,12 @@ class Bench:
             else:
                 assert self._parents(lab) == parents, "the tree changed on the way"
         return [Run(self.case, name, statistics.median(seconds))]
+
+    def _use(self, tcp: str = "") -> None:
+        """Have new connections of all nodes use this algorithm of TCP ("": the machine's)."""
+        for node in self.plan.nodes:
+            used = {"ipv4/tcp_congestion_control": tcp or self.usual_tcp}
+            set_kernel(self.net.namespace(node), used)
 
     def _parents(self, lab: Lab) -> dict[str, str]:
         return lab.status(self.plan.nodes[0])["tree"]["parents"]
@@ -216,6 +222,7 @@ class Bench:
         order: nodes by rank. more: further options by node. Raises AssertionError with the reason
         if that fails.
         """
+        self._use()
         addresses = ",".join(self.net.address(node) for node in order)
         count = self.args.rounds + WARM_ROUNDS
         started: dict[str, subprocess.Popen[bytes]] = {}
@@ -373,15 +380,12 @@ def contenders(bench: Bench) -> dict[str, Any]:
 
 def variants(args: argparse.Namespace) -> list[tuple[str, str, float]]:
     """Return the names of edgeagent's variants, with TCP's algorithm and the milliseconds that a
-    step computes in each. Raises TestbedError if the kernel does not have such an algorithm."""
+    step computes in each. Raises TestbedError if these are no numbers."""
     algorithms = [name for name in args.congestion.split(",") if name] or [""]
     try:
         computed = [float(number) for number in args.compute_ms.split(",")]
     except ValueError:
         raise TestbedError(f"not milliseconds, by comma: {args.compute_ms}") from None
-    for tcp in algorithms:
-        if tcp:
-            allow_congestion(tcp)
     if algorithms == [""] and computed == [0.0]:
         return []
     return [
@@ -424,7 +428,10 @@ def run(args: argparse.Namespace) -> int:
     before is written, too."""
     plan = drawn(args)
     runs: list[Run] = []
+    algorithms = {tcp for _, tcp, _ in variants(args) if tcp}
     with plan.network() as net:
+        for tcp in algorithms:
+            allow_congestion(tcp)
         rates = {pair: found.rate for pair, found in calibrated(net).items()}
         say(f"{len(rates)} links are as described")
         bounds = topologies.lower_bounds(replace(plan, rates=rates), args.mb * args.scale * MB)

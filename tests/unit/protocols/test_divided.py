@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -175,12 +176,10 @@ def test_who_has_just_left_has_no_copy(order: tuple[int, int]) -> None:
     late.hang(60.0)
     debt = node_of(late).debt
     world.run(lambda: debt.is_late_publisher)
-    world.later(limits.PUBLISHERS_TOLD_SECONDS - 0.001, lambda: world.vanish(other))
-    world.later(
-        limits.PUBLISHERS_TOLD_SECONDS - 0.0005,
-        lambda: late.handle(events.LinkDown(other.me.node, LinkEnd.GOODBYE)),
-    )
+    ends = partial(world.unlink, other, late, LinkEnd.GOODBYE)
+    world.later(limits.PUBLISHERS_TOLD_SECONDS - 1e-5, ends)
     world.run(lambda: debt.is_overdue_publisher)
+    assert not node_of(late).context.freeze.holds
     assert late.gone is None
 
 
