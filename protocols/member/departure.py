@@ -159,8 +159,11 @@ class Departure:
         # in the view: this trainer may not have been late yet when that one left.
         linked, near = policy.view.neighbours(context.node), context.near
         here = [node for node in nodes if node not in linked or node in near]
-        stays = [n in here and (k > me or context.keeps_up(n)) for k, n in enumerate(nodes)]
-        able = [k for k in range(len(nodes)) if ended or stays[k]]
+        able = [
+            k
+            for k, node in enumerate(nodes)
+            if ended or (node in here and (k > me or context.keeps_up(node)))
+        ]
         if context.diverged or kept_without(policy.stripes, me, able):
             cycle.leave("diverged" if context.diverged else "stalled", "")
 

@@ -46,7 +46,6 @@ class Change:
 
     at: float
     other_ways: bool  # else the tree of the control word, or the shares, are others
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,7 @@ class RedrawnWorld(World):
 
     def watch(self, seconds: float, *, every_s: float = 0.0, links: int = 1) -> Story:
         """Return what happens in the next `seconds`, if so many `links` (directions) get other
-        rates `every_s` (0: never)."""
+        rates every `every_s` seconds (0: never)."""
         story, present = Story(), self.policy
         end, judged, before = self.now + seconds, self.now, self.all[0].iteration
 
@@ -189,7 +188,7 @@ class RedrawnWorld(World):
             self.run(partial(self._is_past, until))
             if self.policy.key != present.key:
                 other = self.policy.ways != present.ways
-                story.changes.append(Change(self.now, other, self.policy.reason))
+                story.changes.append(Change(self.now, other))
                 present = self.policy
             if self.now >= judged + JUDGE_S:
                 judged = self.now
