@@ -35,6 +35,7 @@ from edgeagent.page.server import PageServer
 from edgeagent.pausing.watch import watch_pauses
 from edgeagent.recorders import Recorders
 from edgeagent.runtime import agent_runner
+from edgeagent.same_device import watch_same_device
 from edgeagent.search import Search
 from edgeagent.shell import Owner, Shell, options_of
 from edgeagent.terminal.console import console_for
@@ -171,6 +172,7 @@ class Agent:
             await self._listen()
             self.spawn(self._serve_trainer())
             self.spawn(watch_pauses(self._config, self))
+            self.spawn(watch_same_device(self._config.state_dir, self.trainer_link))
             status = await self._depart(await self._departure, started)
         finally:
             await self._stop()

@@ -15,7 +15,7 @@
                                            <--  Settle  make the step of slots that is owed now
     Stepped                                -->          it is made
     ExitRequested, Away                    -->          at any time
-                                           <--  LeaveAsked  at any time
+                                           <--  LeaveAsked, AgentsHere  at any time
                                            <--  SaveAside   before another state replaces this one
     SavedAside                             -->
                                            <--  End     no more work; save and finish
@@ -67,7 +67,7 @@ from protocols.wire.fields import (
 )
 from protocols.wire.packing import pack, unpack
 
-HANDOVER_VERSION = 16
+HANDOVER_VERSION = 17
 MAX_FRAME_BYTES = 16 << 20
 SHARED_REGIONS = 8  # state, contribution, reduced[0], reduced[1], replay, marks, wide, held
 REPLAY_BUFFER = 2  # number of `replay` among the buffers of `Reduced`
@@ -393,6 +393,14 @@ class LeaveAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentsHere:
+    """So many agents of this user run on this device, this one included."""
+
+    TAG: ClassVar[int] = 25
+    agents: int = wire(NUMBER)
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """No more work.
 
@@ -532,6 +540,7 @@ Message = (
     | Published
     | Settle
     | Stepped
+    | AgentsHere
 )
 _TYPES: tuple[type[Message], ...] = get_args(Message)
 _BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in _TYPES}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import (
     HANDOVER_VERSION,
+    AgentsHere,
     Decoder,
     Hello,
     Message,
@@ -88,7 +89,7 @@ class TrainerLink(asyncio.Protocol):
         if self._is_held(message):
             self._held.append(message)
             return
-        if not isinstance(message, Settle):  # of which the place does not matter
+        if not isinstance(message, Settle | AgentsHere):  # of which the place does not matter
             self._release()
         self._write(message, ready)
 

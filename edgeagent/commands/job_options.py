@@ -207,7 +207,11 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
         "built-in jobs: yes)",
     )
     group.add_argument(
-        "--threads", metavar="N", type=threads, help="processor threads of the trainer"
+        "--threads",
+        metavar="N",
+        type=threads,
+        help="processor threads of the trainer (default: torch's choice, divided among the agents "
+        "that you run on this device)",
     )
     group.add_argument(
         "--pause-on-battery",

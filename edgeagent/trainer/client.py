@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from edgeagent.errors import AgentLost
-from edgeagent.handover import Decoder, LeaveAsked, encode
+from edgeagent.handover import AgentsHere, Decoder, LeaveAsked, encode
 from edgeagent.shared_memory import send_descriptors
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class AgentClient:
 
     `wake` is a descriptor, -1 for none. Whenever it becomes readable while the client waits,
     `interrupted` is called, which must empty it. `leave_asked` becomes true when the agent asks the
-    script to leave.
+    script to leave. `agents_here` is the number of agents on this device.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class AgentClient:
         if wake >= 0:
             self._selector.register(wake, selectors.EVENT_READ)
         self.leave_asked = False
+        self.agents_here = 1
 
     def greet(self, hello: Hello, memory: SharedMemory) -> None:
         """Pass the descriptors of the shared memory to the agent, then introduce the job."""
@@ -62,8 +63,8 @@ class AgentClient:
     def receive(self) -> Message:
         """Return the next message, waiting as long as it takes.
 
-        `LeaveAsked` is not returned; it sets `leave_asked`. Raises `AgentLost` if the agent has
-        ended, so that no message will come.
+        `LeaveAsked` and `AgentsHere` are not returned; they set `leave_asked` and `agents_here`.
+        Raises `AgentLost` if the agent has ended, so that no message will come.
         """
         while not self._inbox:
             self._take_in(None)
@@ -99,5 +100,7 @@ class AgentClient:
             for message in self._decoder.feed(data):
                 if isinstance(message, LeaveAsked):
                     self.leave_asked = True
+                elif isinstance(message, AgentsHere):
+                    self.agents_here = message.agents
                 else:
                     self._inbox.append(message)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from edgeagent.handover import Message
     from edgeagent.trainer.client import AgentClient
     from edgeagent.trainer.interrupts import Interrupts
+    from edgeagent.trainer.own_threads import OwnThreads
     from edgeagent.trainer.process import AgentConnection
     from edgeagent.trainer.saving import Saving
     from edgeagent.trainer.state import TrainingState
@@ -67,6 +68,7 @@ class Service:
         self.client: AgentClient | None = None
         self.agent: AgentConnection | None = None
         self.interrupts: Interrupts | None = None
+        self.threads: OwnThreads | None = None
         self._state = state
         self._saving = saving
         self._leaving = False  # handing back all work until the agent says End
@@ -235,6 +237,8 @@ class Service:
             self.pending.clear()
             self._share, self._parts, self._told_half = 0, 0, False
         self._told, self._told_at = self._state.progress, time.monotonic()
+        if self.threads is not None:
+            self.threads.divide_among(client.agents_here)
         if not self._leaving and (dealt := self._state.deal(work.micro_batches)):
             self.pending.extend(dealt)
             self._share += len(work.micro_batches)

@@ -11,8 +11,6 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.handover import (
     Away,
@@ -33,6 +31,7 @@ from edgeagent.trainer.loader import LoaderOptions
 from edgeagent.trainer.local_steps import check_local_steps
 from edgeagent.trainer.options import DEFAULT_GLOBAL_BATCH, resolve_options
 from edgeagent.trainer.own_steps import own_steps
+from edgeagent.trainer.own_threads import OwnThreads
 from edgeagent.trainer.process import connect_agent, ended_with_a_reason
 from edgeagent.trainer.rehearsal import Rehearsal
 from edgeagent.trainer.saving import Saving
@@ -47,6 +46,8 @@ from protocols.cluster.stripes import OnLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import torch
 
     from edgeagent.shared_memory import SharedMemory
     from edgeagent.trainer.data import TrainingData
@@ -151,6 +152,7 @@ class Trainer:
         self._global_batch, self._micro_batch = options.round_batch, options.micro_batch
         self._seed, self._wire = options.seed, options.wire
         check_job(model, optimizer, lr_scheduler, max_grad_norm, is_replicated=options.replicates)
+        threads = OwnThreads(config.threads, fixed=options.exact_count > 0)
         self._settle(model, optimizer, grad_scaler, _caller)
         self._composition = Composition(model, optimizer)
         local = own_steps(options, model, optimizer, max_grad_norm)
@@ -173,7 +175,7 @@ class Trainer:
         self._streams = RandomStreams(self._seed, self._state.devices)
         self._saving = Saving(options, self._state, endings.say)
         self._service = Service(self._state, self._saving, options.steps)
-        self._service.agent = _agent
+        self._service.agent, self._service.threads = _agent, threads
         self._memory: SharedMemory | None = None
         self._data: TrainingData | None = None
         self._source: MicroBatchSource | None = None
@@ -183,10 +185,8 @@ class Trainer:
     def _settle(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: Any, caller: str
     ) -> None:
-        """Decide how many threads compute and how the optimizer steps, and move model and optimizer
-        to where they were told to be."""
-        if self._config.threads > 0:
-            torch.set_num_threads(self._config.threads)
+        """Decide how the optimizer steps, and move model and optimizer to where they were told to
+        be."""
         if self._options.local_steps:
             check_local_steps(scaler, caller)
         else:

@@ -12,6 +12,7 @@ import pytest
 from edgeagent.errors import EdgeAgentError
 from edgeagent.handover import (
     HANDOVER_VERSION,
+    AgentsHere,
     Decoder,
     End,
     Hello,
@@ -110,6 +111,12 @@ def test_work_is_held_while_a_device_pauses_and_comes_in_order() -> None:
         link.send(Settle(False))
 
     assert sent_by(slots_are_wanted) == [Settle(False)], "which changes nothing of that"
+
+    def another_agent_starts_here(link: TrainerLink) -> None:
+        pauses(link)
+        link.send(AgentsHere(2))
+
+    assert sent_by(another_agent_starts_here) == [AgentsHere(2)], "nor does this"
 
     def ends(link: TrainerLink) -> None:
         pauses(link)
