@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from protocols.wire.messages import Ping, Pong
+
 if TYPE_CHECKING:
     from protocols.cluster.view import Member
     from protocols.network.link_end import LinkEnd
@@ -392,3 +394,15 @@ Event = (
     | ExpelWanted
     | TokenWanted
 )
+
+
+def is_heartbeat(event: Event, lineage: bytes) -> bool:
+    """Return whether `event` is the heartbeat of a neighbour in `lineage`, that of the node.
+
+    These are most of all events, and they change nothing but what is measured, so no part of the
+    node has to look at them. Those of another lineage may tell of a fork.
+    """
+    if not isinstance(event, Received) or not isinstance(event.envelope.message, Ping | Pong):
+        return False
+    tags = event.envelope.tags
+    return tags.origin == event.via and tags.lineage == lineage

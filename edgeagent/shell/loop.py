@@ -157,6 +157,7 @@ class Shell:
         self.node = node = Node(self._config, self._planner, self._router)
         now = self._loop.time()
         self._perform(self.recorder.found(node, now, lineage, own.past, own.meta, own.commit))
+        self._arm()
         self._ping()
 
     @property
@@ -184,6 +185,7 @@ class Shell:
         self._live_as(incarnation)
         self.node = node = Node(self._config, self._planner, self._router)
         self._perform(self.recorder.join(node, self._loop.time(), sponsor))
+        self._arm()
         self._ping()
 
     def _live_as(self, incarnation: int) -> None:
@@ -280,7 +282,11 @@ class Shell:
                 event = self._inbox.popleft()
                 if self._log is not None:
                     self._log.event(self.node.context, event)
+                beats = events.is_heartbeat(event, self.node.context.lineage)
                 self._perform(self.recorder.handle(self.node, self._loop.time(), event))
+                if beats:
+                    continue
+                self._arm()
                 self.rounds.release()
                 self.trainer.kept_work.look()
                 self.watch()
@@ -370,7 +376,6 @@ class Shell:
                 kind = type(effect).__name__
                 line = f"ignored what another agent asked for ({kind}): {error}"
                 self.peers.lines.say(kind, line)
-        self._arm()
 
     def _perform_one(self, effect: effects.Effect) -> None:
         if isinstance(effect, effects.Apply | effects.PassOver):

@@ -313,6 +313,11 @@ class Context:
         """Append `effect` to those that the shell carries out after this event."""
         self.effects.append(effect)
 
+    def take_effects(self) -> list[Effect]:
+        """Return the effects that were asked for since the last call, in order."""
+        effects, self.effects = self.effects, []
+        return effects
+
     def report(self, event: str, **values: object) -> None:
         """Have `event` reported to the user and written to the event file."""
         self.effects.append(Report(event, values))

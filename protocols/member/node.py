@@ -49,6 +49,7 @@ from protocols.events import (
     UpdateLogged,
     WaysFound,
     YieldWanted,
+    is_heartbeat,
 )
 from protocols.member.context import Context, NodeConfig
 from protocols.member.copies import Copies
@@ -207,8 +208,9 @@ class Node:
         """Take one event at the time `now` in seconds and return its effects, in order. Raises
         `RemoteProtocolError` if a peer broke the protocol with it."""
         self.context.now = now
+        beats = is_heartbeat(event, self.context.lineage)
         self._take(now, event)
-        return self._flush(now)
+        return self.context.take_effects() if beats else self._flush(now)
 
     def _take(self, now: float, event: Event) -> None:
         if isinstance(event, CopyEvent):
@@ -321,7 +323,7 @@ class Node:
         """Measure the delay of every link; the answers come as reports."""
         for neighbour in sorted(self.context.links):
             self.context.send(neighbour, m.Ping(now))
-        return self._flush(now)
+        return self.context.take_effects()
 
     @property
     def deadline(self) -> float | None:
@@ -360,8 +362,7 @@ class Node:
         while context.own:
             self._applied(now, context.own.popleft())
             self._settle(now)
-        effects, context.effects = context.effects, []
-        return self.trainer_desk.ended.stand_in(effects)
+        return self.trainer_desk.ended.stand_in(context.take_effects())
 
     def _settle(self, now: float) -> None:
         """Let deadlines, the scheduler's part and a wish to leave act on what has changed."""
