@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 from protocols import limits
 from protocols.errors import RemoteProtocolError
 
 T = TypeVar("T")
 R = TypeVar("R")
-Encode = Callable[[Any], object]
-Decode = Callable[[object], Any]
+Columns = tuple[tuple[str, Callable[[Any], object], Callable[[object], Any]], ...]
+# Kept, because to ask a dataclass for its fields takes longer than to encode them.
+_known_columns: dict[type[Any], Columns] = {}
 
 
 class Kind(Protocol[T]):
@@ -166,12 +166,14 @@ def wire(kind: Kind[Any], default: Any = MISSING) -> Any:
     return field(default=default, metadata={"kind": kind})
 
 
-@cache
-def _columns(record: type[Any]) -> tuple[tuple[str, Encode, Decode], ...]:
-    """Return the name of each field of `record`, and how it is encoded and decoded. They are kept,
-    because to ask a dataclass for its fields takes longer than to encode them."""
-    kinds = ((f.name, f.metadata["kind"]) for f in fields(record))
-    return tuple((name, kind.encode, kind.decode) for name, kind in kinds)
+def _columns(record: type[Any]) -> Columns:
+    """Return the name of each field of `record`, and how it is encoded and decoded."""
+    known = _known_columns.get(record)
+    if known is None:
+        kinds = ((f.name, f.metadata["kind"]) for f in fields(record))
+        known = tuple((name, kind.encode, kind.decode) for name, kind in kinds)
+        _known_columns[record] = known
+    return known
 
 
 def encode_fields(record: object) -> list[object]:
@@ -182,7 +184,7 @@ def encode_fields(record: object) -> list[object]:
 def decode_fields(record: type[R], raw: object) -> R:
     """Return the `record` that an unpacked array stands for. Raises `RemoteProtocolError` if it
     stands for none, or if the constructor of the record refuses the values with a ValueError."""
-    columns = _columns(cast("type[Any]", record))
+    columns = _columns(record)
     if type(raw) is not list or len(raw) != len(columns):
         raise RemoteProtocolError(f"expected the fields of {record.__name__}")
     values = []
