@@ -274,6 +274,15 @@ class Membership:
             where = (peer.node, peer.addresses, peer.incarnation)
             self._agent.shell.handle(events.Located(*where, lineage))
 
+    def is_linked(self, node: bytes) -> bool:
+        """Return whether a link is open to `node`, a member of this agent's cluster."""
+        shell = self._agent.shell
+        if shell is None or shell.node is None or node not in shell.peers.links:
+            return False
+        context = shell.node.context
+        policy = context.policy
+        return context.is_member and policy is not None and node in policy.view.nodes
+
     def found_cluster(self) -> None:
         """Found a cluster."""
         if self._lacks_parts:  # this device wants to be alone, so nobody has the rest

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     Spawn = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 
 TICK_SECONDS = 0.1
+SETTLED_TICK_SECONDS = 0.5  # of a member, which only looks for other clusters
 EXPLAIN_SECONDS = 5.0  # without an answer for this long, the user is told why that may be
 UNREACHABLE_SECONDS = 3.0  # silence is not told before, as a peer may have been started together
 FOUNDER_SECONDS = 3.0  # an agent that will found a cluster counts as alive this long per answer
@@ -66,6 +67,9 @@ class Outcome(Protocol):
     def located(self, peer: PeerInfo, lineage: bytes) -> None:
         """Take note that `peer`, which has proven the token, is at its addresses. `lineage`: that
         of its cluster, b"" if it has none."""
+
+    def is_linked(self, node: bytes) -> bool:
+        """Return whether a link is open to `node`, a member of this agent's cluster."""
 
     def given_up(self) -> None:
         """Take note that this agent may not found a cluster and that there is none to join."""
@@ -148,6 +152,7 @@ class Search:
         self._answered: dict[str, None] = {}  # named addresses where an agent has answered
         self._refusing: dict[str, None] = {}  # named addresses that have refused this agent
         self._ours: dict[str, None] = {}  # addresses at which an agent with our own key answers
+        self._nodes: dict[str, bytes] = {}  # address -> who has answered there last
 
     @property
     def joining(self) -> bool:
@@ -214,7 +219,8 @@ class Search:
                 if not self._heard_anybody and self._outcome.own().members <= 1:
                     self._log(self._explain())
             self._say_that_it_waits(now)
-            await asyncio.sleep(TICK_SECONDS)
+            settled = self._founding.state is FoundingState.FOUNDED
+            await asyncio.sleep(SETTLED_TICK_SECONDS if settled else TICK_SECONDS)
 
     def _say_that_it_waits(self, now: float) -> None:
         """Log once that another agent has to found first, or that this agent may not found and no
@@ -263,6 +269,8 @@ class Search:
     def _may_ask(self, address: str) -> bool:
         if address in self._asking or address in self._ours:
             return False
+        if self._outcome.is_linked(self._nodes.get(address, b"")):
+            return False  # whatever it would say is heard on the link, which costs no new handshake
         return address in self._named or len(self._asking) < limits.MAX_QUESTIONS
 
     async def _ask(self, address: str) -> None:
@@ -296,6 +304,10 @@ class Search:
         else:
             self._heard_anybody = True
             self._note_answer(address)
+            self._nodes.pop(address, None)
+            self._nodes[address] = standing.me.node
+            for old in list(self._nodes)[: -limits.MAX_HINTS]:
+                del self._nodes[old]
             self._unreachable.pop(address, None)
             for other in self._groups.get(address, (address,)):
                 self._unanswered.pop(other, None)

@@ -33,6 +33,7 @@ class FakeShell:
         self.own: OwnState | None = own
         self.trainer = SimpleNamespace(whole_state=lambda: self.own)
         self.told: list[str] = []
+        self.peers = SimpleNamespace(links={})
         self.dropping: asyncio.Event | None = None  # links are closed when this is set
 
     async def drop_links(self) -> None:
@@ -195,6 +196,27 @@ def test_without_a_file_to_save_to_the_loss_is_said() -> None:
         member.saved("", "")
 
     assert "step 50, 1600 samples) is given up" in play(story, TRAINED).lines[0]
+
+
+def test_only_a_member_with_an_open_link_is_linked() -> None:
+    async def story(agent: FakeAgent, member: Membership) -> None:
+        other, shell = SPONSOR.node, cast("FakeShell", agent.shell)
+        assert not member.is_linked(other), "no node"
+        shell.peers = SimpleNamespace(links={other: "a link"})
+        view = SimpleNamespace(nodes=(MINE.node, other))
+        context = SimpleNamespace(is_member=True, policy=SimpleNamespace(view=view))
+        shell.node = SimpleNamespace(context=context, joining=None)
+        assert member.is_linked(other)
+        context.is_member = False
+        assert not member.is_linked(other), "not in its cluster yet"
+        context.is_member, view.nodes = True, (MINE.node,)
+        assert not member.is_linked(other), "a joiner, or one that was let go"
+        view.nodes = (MINE.node, other)
+        del shell.peers.links[other]
+        assert not member.is_linked(other)
+        shell.node = None
+
+    play(story, TRAINED)
 
 
 def test_what_was_resumed_is_kept_unless_the_cluster_came_from_the_same_file() -> None:

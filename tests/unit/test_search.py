@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from edgeagent import search as searching_module
 from edgeagent.search import (
     EXPLAIN_SECONDS,
     TICK_SECONDS,
@@ -61,6 +62,10 @@ class Outcome:
         self.standing = NOBODY
         self.is_in = False
         self.founds = True
+        self.links: list[bytes] = []
+
+    def is_linked(self, node: bytes) -> bool:
+        return node in self.links
 
     def own(self) -> Heard:
         return heard_from(self.standing)
@@ -147,6 +152,25 @@ def test_a_member_that_is_alone_again_looks_for_others() -> None:
         await until(lambda: outcome.calls == ["join", "join"])
         assert transport.asked > before
         assert outcome.found_at[-1] == OTHER
+
+    searching(transport, story)
+
+
+def test_a_member_does_not_ask_whom_it_is_linked_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching_module, "SETTLED_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(founding, "ASK_KIN_SECONDS", 0.02)
+    transport = Transport(lambda: CLUSTER)
+
+    async def story(search: Search, outcome: Outcome) -> None:
+        await until(lambda: outcome.calls == ["join"])
+        outcome.links.append(OTHER.node)
+        outcome.standing = replace(CLUSTER, me=ME)
+        outcome.is_in = True
+        await until(lambda: not search.joining)
+        await asyncio.sleep(0.3)
+        assert transport.asked == 1, "before it was known who is there"
+        outcome.links.clear()
+        await until(lambda: transport.asked > 2)  # it may be in another cluster now
 
     searching(transport, story)
 
