@@ -214,8 +214,8 @@ def options(*words: str) -> argparse.Namespace:
 
 def test_a_scaled_network_has_the_same_ideal_times() -> None:
     pytest.importorskip("scipy")
-    whole = allreduce.drawn(options("--nodes", "5", "--limit", "300", "--scale", "1"))
-    quarter = allreduce.drawn(options("--nodes", "5", "--limit", "300"))
+    whole = allreduce.drawn(options("--limit", "300", "--scale", "1"), 5)
+    quarter = allreduce.drawn(options("--limit", "300"), 5)
     assert quarter.limit == pytest.approx(whole.limit / 4)
     times = [topologies.lower_bounds(plan, size) for plan, size in ((whole, MB), (quarter, MB / 4))]
     assert times[0] == pytest.approx(times[1])
@@ -223,7 +223,7 @@ def test_a_scaled_network_has_the_same_ideal_times() -> None:
 
 def test_without_a_limit_only_the_links_bound() -> None:
     pytest.importorskip("scipy")
-    free = allreduce.drawn(options("--nodes", "5"))
+    free = allreduce.drawn(options(), 5)
     assert free.limit == math.inf
     bounds = topologies.lower_bounds(free, MB)
     wide = topologies.lower_bounds(replace(free, limit=1e12), MB)
@@ -242,10 +242,10 @@ class Contenders(allreduce.Bench):
 
 
 def test_an_unexpected_error_is_a_failed_line_and_the_others_go_on() -> None:
-    args = options("--nodes", "4", "--repeats", "2", "--only", "ring,gloo")
-    plan = allreduce.drawn(args)
+    args = options("--repeats", "2", "--only", "ring,gloo")
+    plan = allreduce.drawn(args, 4)
     runs: list[Run] = []
-    allreduce.measure(Contenders(args, plan, plan.network()), runs)
+    allreduce.measure(Contenders(args, plan, plan.network(), {"links": 0.5}), runs)
     assert [(r.contender, r.seconds) for r in runs] == [
         (allreduce.RING, 1.0),
         (allreduce.GLOO, None),
@@ -256,10 +256,40 @@ def test_an_unexpected_error_is_a_failed_line_and_the_others_go_on() -> None:
 
 
 def test_nobody_called_like_that_is_said() -> None:
-    args = options("--nodes", "4", "--only", "nobody")
-    plan = allreduce.drawn(args)
+    args = options("--only", "nobody")
+    plan = allreduce.drawn(args, 4)
     with pytest.raises(TestbedError, match="edgeagent, star"):
-        allreduce.measure(Contenders(args, plan, plan.network()), [])
+        allreduce.measure(Contenders(args, plan, plan.network(), {"links": 0.5}), [])
+
+
+def test_contenders_are_chosen_by_how_their_names_begin_or_by_a_whole_name() -> None:
+    names = ["edgeagent", "edgeagent, bf16", "ring"]
+    assert allreduce.chosen(names, "") == names
+    assert allreduce.chosen(names, "edgeagent") == names[:2]
+    assert allreduce.chosen(names, "=edgeagent,ring") == ["edgeagent", "ring"]
+
+
+def test_several_networks_have_a_table_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = options("--nodes", "4", "6", "--only", "ring,gloo")
+    args.out = tmp_path
+    benches, runs = [], list[Run]()
+    for nodes in args.nodes:
+        plan = allreduce.drawn(args, nodes)
+        benches.append(Contenders(args, plan, plan.network(), {"links": 0.1, "limits": 0.5}))
+        benches[-1].worked["ring"] = [0.25]
+        allreduce.measure(benches[-1], runs)
+    lines = allreduce.results(args, benches, runs)
+    assert [(line.case, line.ratio) for line in lines if line.contender == allreduce.RING] == [
+        ("4 nodes, 2 MB", 2.0),
+        ("6 nodes, 2 MB", 2.0),
+    ]
+    said = capsys.readouterr().out
+    assert said.count("| physical bound | 0.500 |") == 2
+    assert "6 nodes, 2 MB: ring 25%" in said
+    written = json.loads((tmp_path / "all-reduce.json").read_text())
+    assert list(written["about"]["networks"]) == ["4 nodes, 2 MB", "6 nodes, 2 MB"]
 
 
 def test_a_wrong_sum_is_no_result() -> None:

@@ -63,7 +63,13 @@ Event = dict[str, Any]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command line."""
-    parser.add_argument("--nodes", type=int, default=9, help="devices, 2 to 12 (9)")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        nargs="+",
+        default=[9],
+        help="devices, 2 to 12; several numbers: one network after the other (9)",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the network's rates (1)")
     parser.add_argument("--mb", type=float, default=8.0, help="payload of each node, MB (8)")
     parser.add_argument(
@@ -83,6 +89,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--together-s", type=float, default=120.0, help="agents may take so long to join (120)"
     )
     parser.add_argument(
+        "--settle-s",
+        type=float,
+        default=SETTLE_S,
+        help=f"from the last join to the rounds that count ({SETTLE_S:g})",
+    )
+    parser.add_argument(
         "--congestion",
         default="",
         metavar="NAMES",
@@ -94,7 +106,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NUMBERS",
         help="that a step of edgeagent computes; if several, by comma, once with each (0)",
     )
-    parser.add_argument("--only", default="", metavar="NAMES", help="names that begin so, by comma")
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="NAMES",
+        help="contenders whose names begin so, by comma; =NAME: the one that is called so",
+    )
     parser.add_argument(
         "--hivemind-python", default=sys.executable, metavar="PATH", help="a Python with hivemind"
     )
@@ -103,8 +120,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 class Bench:
     """All contenders on one network."""
 
-    def __init__(self, args: argparse.Namespace, plan: topologies.Plan, net: Network) -> None:
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        plan: topologies.Plan,
+        net: Network,
+        bounds: Mapping[str, float],
+    ) -> None:
+        """`bounds`: the least time of a round in seconds, by what it follows from."""
         self.args = args
+        self.bounds = bounds
         self.plan = plan
         self.net = net
         self.usual_tcp = USUAL_TCP.read_text().strip()
@@ -152,7 +177,7 @@ class Bench:
             if tree is not None:
                 parents = {node: parent for node, parent in tree.items() if parent}
                 lab.wait(name, lambda: self._parents(lab) == parents)
-            time.sleep(SETTLE_S if tree is None else SETTLE_S / 4)
+            time.sleep(self.args.settle_s if tree is None else SETTLE_S / 4)
             before = Busy.now()
             seconds = agent_rounds(lab, self.args.rounds)
             self._was_busy(name, before)
@@ -395,13 +420,20 @@ def variants(args: argparse.Namespace) -> list[tuple[str, str, float]]:
     ]
 
 
+def chosen(names: Sequence[str], only: str) -> list[str]:
+    """Return those of `names` that `only` wants. Raises TestbedError if there are none."""
+    wanted = [part for part in only.split(",") if part]
+    begins = tuple(part for part in wanted if not part.startswith("="))
+    found = [n for n in names if not wanted or f"={n}" in wanted or n.startswith(begins)]
+    if not found:
+        raise TestbedError(f"no contender is called like that: {', '.join(names)}")
+    return found
+
+
 def measure(bench: Bench, runs: list[Run]) -> None:
     """Let the contenders take turns; add to `runs`."""
-    wanted = tuple(n for n in bench.args.only.split(",") if n)
     all_of_them = contenders(bench)
-    names = [name for name in all_of_them if not wanted or name.startswith(wanted)]
-    if not names:
-        raise TestbedError(f"no contender is called like that: {', '.join(all_of_them)}")
+    names = chosen(list(all_of_them), bench.args.only)
     for repeat in range(bench.args.repeats):
         for name in turns(names, repeat):
             with tempfile.TemporaryDirectory() as folder:
@@ -415,57 +447,65 @@ def measure(bench: Bench, runs: list[Run]) -> None:
                 say(f"{repeat + 1} of {bench.args.repeats}: {run.contender}: {took}")
 
 
-def drawn(args: argparse.Namespace) -> topologies.Plan:
-    """Return the network that the command line asks for."""
+def drawn(args: argparse.Namespace, nodes: int) -> topologies.Plan:
+    """Return the network of so many nodes that the command line asks for."""
     mbit = (args.mbit[0] * args.scale, args.mbit[1] * args.scale)
-    return topologies.draw(
-        args.nodes, args.seed, mbit, args.limit * args.scale, args.delay_ms / 1e3
-    )
+    return topologies.draw(nodes, args.seed, mbit, args.limit * args.scale, args.delay_ms / 1e3)
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure, write and print; return 0 if our own contender ran. After Ctrl+C, what was measured
     before is written, too."""
-    plan = drawn(args)
+    plans = [drawn(args, nodes) for nodes in args.nodes]
     runs: list[Run] = []
-    algorithms = {tcp for _, tcp, _ in variants(args) if tcp}
-    with plan.network() as net:
-        for tcp in algorithms:
-            allow_congestion(tcp)
-        rates = {pair: found.rate for pair, found in calibrated(net).items()}
-        say(f"{len(rates)} links are as described")
-        bounds = topologies.lower_bounds(replace(plan, rates=rates), args.mb * args.scale * MB)
-        bench = Bench(args, plan, net)
-        try:
-            measure(bench, runs)
-        finally:
-            found = results(bench, runs, bounds)
+    benches: list[Bench] = []
+    found: list[Line] = []
+    for tcp in {tcp for _, tcp, _ in variants(args) if tcp}:
+        allow_congestion(tcp)
+    try:
+        for plan in plans:
+            with plan.network() as net:
+                rates = {pair: found.rate for pair, found in calibrated(net).items()}
+                say(f"{len(rates)} links are as described")
+                true = replace(plan, rates=rates)
+                bounds = topologies.lower_bounds(true, args.mb * args.scale * MB)
+                benches.append(Bench(args, plan, net, bounds))
+                measure(benches[-1], runs)
+    finally:
+        found = results(args, benches, runs)
     return 0 if all(line.runs for line in found if line.contender == OURS) else 1
 
 
-def results(bench: Bench, runs: Sequence[Run], bounds: Mapping[str, float]) -> list[Line]:
+def results(args: argparse.Namespace, benches: Sequence[Bench], runs: Sequence[Run]) -> list[Line]:
     """Write and print what was measured, also of an interrupted run; return the lines."""
-    plan, args = bench.plan, bench.args
     if not runs:
         return []
-    about = {
+    bounds = {bench.case: max(bench.bounds.values()) for bench in benches}
+    about = {"networks": {bench.case: about_network(bench) for bench in benches}}
+    found = write(args.out, "all-reduce", about, runs, bounds)
+    print(table(found, bounds))
+    print("\nProcessors' time that was worked during the rounds:")
+    for bench in benches:
+        worked = {name: statistics.median(parts) for name, parts in bench.worked.items() if parts}
+        print(f"{bench.case}: " + ", ".join(f"{name} {part:.0%}" for name, part in worked.items()))
+    return found
+
+
+def about_network(bench: Bench) -> dict[str, Any]:
+    """Return what was measured and how on one network, for the JSON."""
+    plan, args = bench.plan, bench.args
+    return {
         "links_mbit_s": {f"{a} > {b}": rate / MBIT for (a, b), rate in plan.rates.items()},
         "limit_mbit_s": args.limit * args.scale or None,
         "delay_ms": args.delay_ms,
         "payload_mb": bench.payload_mb,
         "scale": args.scale,
         "rounds_in_a_run": args.rounds,
+        "settled_s": args.settle_s,
         "star": topologies.star(plan),
         "maximum_spanning_tree": topologies.widest(plan),
         "ring": topologies.ring_order(plan),
         "trees_of_edgeagent": bench.trees,
-        "bounds_s": dict(bounds),
+        "bounds_s": dict(bench.bounds),
         "processors_worked": bench.worked,
     }
-    case = {bench.case: max(bounds.values())}
-    found = write(args.out, "all-reduce", about, runs, case)
-    print(table(found, case))
-    worked = {name: statistics.median(parts) for name, parts in bench.worked.items() if parts}
-    parts = ", ".join(f"{name} {part:.0%}" for name, part in worked.items())
-    print(f"\nProcessors' time that was worked during the rounds: {parts}.")
-    return found
