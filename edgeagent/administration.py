@@ -159,7 +159,7 @@ class Administration:
         return self._status_of(change)
 
     def watch(self, shell: Shell) -> None:
-        """Look after each of the node's events whether a request is answered."""
+        """Look after each event of the node but heartbeats whether a request is answered."""
         shell.watch = self._look
 
     # --- their course -----------------------------------------------------------------------------

@@ -32,6 +32,8 @@ SUBNET_SCALES = ("inverse", "sqrt", "none")
 OUTERS = ("average", "nesterov")  # how the cluster steps after a round of local steps
 SOCKET_VARIABLE = "EDGEAGENT_SOCKET"  # descriptor of the hand-over socket, in the trainer
 TOKEN_VARIABLE = "EDGEAGENT_TOKEN"
+# By which libraries of other programs, torch among them, are told how many threads to use.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 DEFAULT_CLUSTER = "default"
 DEFAULT_PORT = 7430
 # Where an invitation waits: behind the two ports of an agent, which may start while it waits.

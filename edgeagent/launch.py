@@ -18,7 +18,13 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from edgeagent.config import RUN_VARIABLE, SOCKET_VARIABLE, TOKEN_VARIABLE, trainer_config_text
+from edgeagent.config import (
+    RUN_VARIABLE,
+    SOCKET_VARIABLE,
+    THREAD_VARIABLES,
+    TOKEN_VARIABLE,
+    trainer_config_text,
+)
 from edgeagent.errors import EdgeAgentError, UsageError
 from edgeagent.lifetime import dies_with_parent
 from edgeagent.suggestions import did_you_mean
@@ -41,7 +47,6 @@ JOBS_WITHOUT_DATA = ("digits",)  # those whose data set is part of this package
 END_OF_FILE_GRACE_S = 2.0  # time to end by itself once the socket is closed
 DEVICE_CHECK_S = 120.0  # for importing torch and starting CUDA, from a slow disk
 TERMINATE_GRACE_S = 3.0  # for the trainer to end after SIGTERM, before SIGKILL
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 

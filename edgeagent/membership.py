@@ -274,14 +274,13 @@ class Membership:
             where = (peer.node, peer.addresses, peer.incarnation)
             self._agent.shell.handle(events.Located(*where, lineage))
 
-    def is_linked(self, node: bytes) -> bool:
-        """Return whether a link is open to `node`, a member of this agent's cluster."""
-        shell = self._agent.shell
-        if shell is None or shell.node is None or node not in shell.peers.links:
-            return False
-        context = shell.node.context
-        policy = context.policy
-        return context.is_member and policy is not None and node in policy.view.nodes
+    def linked(self) -> tuple[bytes, ...]:
+        """Return the members of this agent's cluster to which a link is open; nobody while it is
+        cut off from the cluster, which may go on without it then."""
+        node = self._agent.shell.node if self._agent.shell is not None else None
+        if node is None or not node.context.is_member or node.recovery.is_cut_off:
+            return ()
+        return node.context.near
 
     def found_cluster(self) -> None:
         """Found a cluster."""

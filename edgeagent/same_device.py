@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from edgeagent.handover import AgentsHere
-from edgeagent.local.state_dir import running_agents
+from edgeagent.local.state_dir import running_agents, this_machine
 
 if TYPE_CHECKING:
     from edgeagent.trainer_link import TrainerLink
@@ -17,12 +17,13 @@ POLL_SECONDS = 2.0
 async def watch_same_device(root: str, link: TrainerLink) -> None:
     """Tell the trainer for ever how many agents of this user run here, whenever that changes.
 
-    `root` is the folder of their state directories. Agents of other users, and those in containers,
-    are not seen.
+    `root` is the folder of their state directories, which machines may share. Agents of other
+    users, and those with a folder of their own, as in containers, are not seen.
     """
-    told = 1
+    told, machine = 1, this_machine()
     while True:
-        agents = max(1, len(await asyncio.to_thread(running_agents, root)))
+        running = await asyncio.to_thread(running_agents, root)
+        agents = max(1, sum(agent.machine == machine for agent in running))
         if agents != told:
             told = agents
             link.send(AgentsHere(agents))

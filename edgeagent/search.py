@@ -28,7 +28,7 @@ from protocols.cluster.founding import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Collection, Coroutine
 
     from edgeagent.transport.api import PeerInfo, Standing
     from edgeagent.transport.tcp import TcpTransport
@@ -68,8 +68,8 @@ class Outcome(Protocol):
         """Take note that `peer`, which has proven the token, is at its addresses. `lineage`: that
         of its cluster, b"" if it has none."""
 
-    def is_linked(self, node: bytes) -> bool:
-        """Return whether a link is open to `node`, a member of this agent's cluster."""
+    def linked(self) -> Collection[bytes]:
+        """Return the members of this agent's cluster to which a link is open."""
 
     def given_up(self) -> None:
         """Take note that this agent may not found a cluster and that there is none to join."""
@@ -152,7 +152,6 @@ class Search:
         self._answered: dict[str, None] = {}  # named addresses where an agent has answered
         self._refusing: dict[str, None] = {}  # named addresses that have refused this agent
         self._ours: dict[str, None] = {}  # addresses at which an agent with our own key answers
-        self._nodes: dict[str, bytes] = {}  # address -> who has answered there last
 
     @property
     def joining(self) -> bool:
@@ -213,7 +212,8 @@ class Search:
             if self.joining and self._outcome.entered():
                 self._founding.joined()
             members, ready = self._outcome.own().members, self._outcome.job_known()
-            self._perform(self._founding.tick(now, members, ready=ready))
+            linked = self._outcome.linked()
+            self._perform(self._founding.tick(now, members, ready=ready, linked=linked))
             if now - self._begun > EXPLAIN_SECONDS and not self._explained:
                 self._explained = True
                 if not self._heard_anybody and self._outcome.own().members <= 1:
@@ -269,8 +269,6 @@ class Search:
     def _may_ask(self, address: str) -> bool:
         if address in self._asking or address in self._ours:
             return False
-        if self._outcome.is_linked(self._nodes.get(address, b"")):
-            return False  # whatever it would say is heard on the link, which costs no new handshake
         return address in self._named or len(self._asking) < limits.MAX_QUESTIONS
 
     async def _ask(self, address: str) -> None:
@@ -304,10 +302,6 @@ class Search:
         else:
             self._heard_anybody = True
             self._note_answer(address)
-            self._nodes.pop(address, None)
-            self._nodes[address] = standing.me.node
-            for old in list(self._nodes)[: -limits.MAX_HINTS]:
-                del self._nodes[old]
             self._unreachable.pop(address, None)
             for other in self._groups.get(address, (address,)):
                 self._unanswered.pop(other, None)

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import socket
 import stat
 import tempfile
 import time
@@ -38,13 +39,15 @@ _COUNTER_NAME = "incarnation"
 
 @dataclass(frozen=True, slots=True)
 class RunningAgent:
-    """An agent of this user that is running now, as it described itself at its start."""
+    """An agent of this user that is running now, as it described itself at its start. `machine`:
+    what it runs on, as `this_machine` returns it there; homes may be shared by several."""
 
     cluster: str
     name: str
     slot: int
     pid: int
     socket_path: str
+    machine: str = ""
 
 
 @dataclass(slots=True)
@@ -147,6 +150,15 @@ def running_agents(root: str) -> tuple[RunningAgent, ...]:
     return tuple(sorted(found, key=lambda agent: (agent.cluster, agent.slot)))
 
 
+def this_machine() -> str:
+    """Return a name of the running system, which no other machine has; its containers have it."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()
+
+
 def _free_name(slot: int, taken: Collection[str]) -> str:
     """Return the host's name, with a number if another agent here has it."""
     names = [default_name(), *(f"{default_name()}-{n}" for n in range(2, 2 * MAX_SLOTS + 1))]
@@ -164,6 +176,7 @@ def _claimed(path: str, cluster: str, slot: int, name: str, lock: int) -> StateD
         "slot": slot,
         "pid": os.getpid(),
         "socket": socket_path,
+        "machine": this_machine(),
     }
     write_private(os.path.join(path, _RECORD_NAME), json.dumps(record).encode())
     return StateDir(path, cluster, slot, name, incarnation, socket_path, lock)
@@ -269,6 +282,7 @@ def _read_record(folder: str) -> RunningAgent | None:
             int(values["slot"]),
             int(values["pid"]),
             str(values["socket"]),
+            str(values.get("machine", "")),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -78,7 +78,7 @@ class Shell:
         cost = WorkCost(hello.fixed_cost, hello.square_cost)
         rule = ShareRule(cost, hello.least_share, least_gain)
         self._owner = owner
-        self.watch: Callable[[], None] = lambda: None  # called after every event
+        self.watch: Callable[[], None] = lambda: None  # after every event but heartbeats
         self.node: Node | None = None
         self.recorder = Recorder()
         self._log = node_log(me.name)

@@ -61,13 +61,12 @@ class Block:
 
 
 class BlockSteps:
-    """Steps pieces of parameters on `device` with one kernel; `block`: elements at a time."""
+    """Steps pieces of parameters on `device` with one kernel; `block`: elements at a time, 0 for as
+    many as suit the device."""
 
     def __init__(self, kernel: Kernel, device: torch.device, block: int = 0) -> None:
         self._kernel = kernel
-        if not block:
-            block = CPU_BLOCK * torch.get_num_threads() if device == CPU else DEVICE_BLOCK
-        self._block = block
+        self._elements = block
         self._device = device
         self._scratch = torch.empty((0, 0), device=device)
         # Parts of it by number and length: making these takes longer than a small step.
@@ -88,8 +87,9 @@ class BlockSteps:
         contiguous. `count`: how many steps these slots have behind them afterwards."""
         names, vectors = list(slots), (weights, total, *slots.values())
         parts: Iterable[tuple[torch.Tensor, ...]] = [vectors]
-        if len(weights) > self._block:
-            parts = zip(*(vector.split(self._block) for vector in vectors), strict=True)
+        block = self._block
+        if len(weights) > block:
+            parts = zip(*(vector.split(block) for vector in vectors), strict=True)
         for part, sums, *mine in parts:
             gradient, first, second, *copies = self._room(3 + (0 if keep else len(mine)), len(part))
             mean.into(gradient, sums)
@@ -112,6 +112,13 @@ class BlockSteps:
         slots = {k: slot.view(-1) for k, slot in memory.items() if k != "step"}
         flat = parameter.detach().view(-1)
         self.step(flat, total, mean, slots, settings, count_of(memory))
+
+    @property
+    def _block(self) -> int:
+        """How many elements are stepped at once; the number of threads may change."""
+        if self._elements:
+            return self._elements
+        return CPU_BLOCK * torch.get_num_threads() if self._device == CPU else DEVICE_BLOCK
 
     def _room(self, count: int, length: int) -> Sequence[torch.Tensor]:
         """Return so many vectors, of which the values do not matter."""

@@ -31,7 +31,7 @@ from edgeagent.trainer.loader import LoaderOptions
 from edgeagent.trainer.local_steps import check_local_steps
 from edgeagent.trainer.options import DEFAULT_GLOBAL_BATCH, resolve_options
 from edgeagent.trainer.own_steps import own_steps
-from edgeagent.trainer.own_threads import OwnThreads
+from edgeagent.trainer.own_threads import OwnThreads, why_fixed
 from edgeagent.trainer.process import connect_agent, ended_with_a_reason
 from edgeagent.trainer.rehearsal import Rehearsal
 from edgeagent.trainer.saving import Saving
@@ -152,7 +152,8 @@ class Trainer:
         self._global_batch, self._micro_batch = options.round_batch, options.micro_batch
         self._seed, self._wire = options.seed, options.wire
         check_job(model, optimizer, lr_scheduler, max_grad_norm, is_replicated=options.replicates)
-        threads = OwnThreads(config.threads, fixed=options.exact_count > 0)
+        fixed = why_fixed(model, optimizer, exact=options.exact_count > 0)
+        threads = OwnThreads(config.threads, fixed=fixed)
         self._settle(model, optimizer, grad_scaler, _caller)
         self._composition = Composition(model, optimizer)
         local = own_steps(options, model, optimizer, max_grad_norm)

@@ -18,10 +18,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.cluster.ancestry import NOTHING, Past
 from protocols.table import Row, StateTable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 # An agent without a cluster asks each address this often.
 ASK_AGAIN_SECONDS = 0.3
@@ -29,8 +33,10 @@ ASK_AGAIN_SECONDS = 0.3
 ASK_STRANGERS_SECONDS = 2.0
 # Members of a larger cluster look for another one of their name this often.
 MERGE_SECONDS = 5.0
-# An address where a member of the same cluster has answered is asked this often.
+# An address where a member of the same cluster has answered is asked this often, and more seldom
+# while there is a link to that member, which shows well enough where it belongs.
 ASK_KIN_SECONDS = 20.0
+ASK_LINKED_SECONDS = 300.0
 # An agent listens to multicast DNS for so long before it founds: that finds all agents of a room in
 # about a second.
 LISTEN_SECONDS = 1.5
@@ -161,7 +167,7 @@ class Founding:
         self._most_patience = math.inf if join_only or patient else GIVE_UP_SECONDS
         self._join_until: float | None = math.inf if join_only else None  # None: it may found
         self._join_after = -math.inf  # no join is begun before this time
-        self._kin: dict[str, None] = {}  # addresses where our own cluster answered last
+        self._kin: dict[str, bytes] = {}  # address -> member of our cluster that answered there
         self._cluster: dict[str, None] = {}  # addresses where a member answered
 
     @property
@@ -188,23 +194,29 @@ class Founding:
         at once if nobody has answered there lately."""
         if self._silences.pop(address, 0) and address in self._next_ask:
             self._next_ask[address] = now
+        self._kin.pop(address, None)  # it may be another agent than the one that was there
         self.hint(now, address)
 
     def moved(self, now: float) -> None:
         """Ask everywhere again, because this device may be on another network now."""
         self._silences.clear()
+        self._kin.clear()  # links to them are over, as far as is known
         self._next_ask = dict.fromkeys(self._next_ask, now)
 
-    def tick(self, now: float, members: int, *, ready: bool) -> list[FoundingEffect]:
+    def tick(
+        self, now: float, members: int, *, ready: bool, linked: Collection[bytes] = ()
+    ) -> list[FoundingEffect]:
         """Ask where it is time to, and found or give up if it is time for that. `members`: how many
         this agent's cluster has, 0 if it has none. `ready`: its trainer has said what to train, so
-        that it can found at once."""
+        that it can found at once. `linked`: members of its cluster to which a link is open."""
         settled = self.state is FoundingState.FOUNDED
         if self.state is FoundingState.JOINING:
             return []
         effects: list[FoundingEffect] = []
         for address, due in self._next_ask.items():
-            if due <= now:
+            # Whoever is passed over is asked as soon as its link ends, since its time has come.
+            known = settled and self._kin.get(address, b"") in linked
+            if due + (ASK_LINKED_SECONDS - ASK_KIN_SECONDS if known else 0.0) <= now:
                 pause = self._pause(address, members) if settled else ASK_AGAIN_SECONDS
                 # Hints that are not answered are asked at doubled intervals.
                 self._next_ask[address] = now + pause * 2 ** self._silences.get(address, 0)
@@ -241,7 +253,7 @@ class Founding:
         self._note(now, address, heard, is_behind=is_behind)
         self._kin.pop(address, None)
         if heard.node == self._node or (heard.member and heard.lineage == own.lineage):
-            self._kin[address] = None
+            self._kin[address] = heard.node
         if heard.node == self._node or not FOUNDING_TABLE.allows(self.state, "standing"):
             return []
         then = self.state

@@ -91,7 +91,8 @@ class Seeker:
         for other in world.hosts.values():
             if other is not host:
                 self.founding.hint(now, other.me.addresses[0])
-        self._perform(self.founding.tick(now, self.own().members, ready=True))
+        linked = self._linked()
+        self._perform(self.founding.tick(now, self.own().members, ready=True, linked=linked))
 
     def standing(self) -> Heard:
         """Return what this agent answers when another one asks."""
@@ -121,6 +122,13 @@ class Seeker:
         if standing.member or host.spoilt:
             return standing
         return replace(standing, samples=host.iteration * SAMPLES, past=host.past)
+
+    def _linked(self) -> tuple[bytes, ...]:
+        """Return the members of this agent's cluster to which it has a link."""
+        node = self.host.node
+        if node is None or not node.context.is_member or node.recovery.is_cut_off:
+            return ()
+        return node.context.near
 
     def _perform(self, wanted: list[FoundingEffect]) -> None:
         for effect in wanted:

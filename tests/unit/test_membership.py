@@ -33,7 +33,6 @@ class FakeShell:
         self.own: OwnState | None = own
         self.trainer = SimpleNamespace(whole_state=lambda: self.own)
         self.told: list[str] = []
-        self.peers = SimpleNamespace(links={})
         self.dropping: asyncio.Event | None = None  # links are closed when this is set
 
     async def drop_links(self) -> None:
@@ -198,22 +197,18 @@ def test_without_a_file_to_save_to_the_loss_is_said() -> None:
     assert "step 50, 1600 samples) is given up" in play(story, TRAINED).lines[0]
 
 
-def test_only_a_member_with_an_open_link_is_linked() -> None:
+def test_only_members_of_the_own_cluster_are_linked() -> None:
     async def story(agent: FakeAgent, member: Membership) -> None:
-        other, shell = SPONSOR.node, cast("FakeShell", agent.shell)
-        assert not member.is_linked(other), "no node"
-        shell.peers = SimpleNamespace(links={other: "a link"})
-        view = SimpleNamespace(nodes=(MINE.node, other))
-        context = SimpleNamespace(is_member=True, policy=SimpleNamespace(view=view))
-        shell.node = SimpleNamespace(context=context, joining=None)
-        assert member.is_linked(other)
+        assert member.linked() == (), "no node"
+        context = SimpleNamespace(is_member=True, near=(SPONSOR.node,))
+        recovery = SimpleNamespace(is_cut_off=False)
+        shell = cast("FakeShell", agent.shell)
+        shell.node = SimpleNamespace(context=context, recovery=recovery, joining=None)
+        assert member.linked() == (SPONSOR.node,)
         context.is_member = False
-        assert not member.is_linked(other), "not in its cluster yet"
-        context.is_member, view.nodes = True, (MINE.node,)
-        assert not member.is_linked(other), "a joiner, or one that was let go"
-        view.nodes = (MINE.node, other)
-        del shell.peers.links[other]
-        assert not member.is_linked(other)
+        assert member.linked() == (), "not in its cluster yet"
+        context.is_member, recovery.is_cut_off = True, True
+        assert member.linked() == (), "the cluster may go on without it"
         shell.node = None
 
     play(story, TRAINED)

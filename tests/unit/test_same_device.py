@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from edgeagent import same_device
 from edgeagent.handover import AgentsHere
+from edgeagent.local import state_dir
 from edgeagent.local.state_dir import claim_state_dir
 from edgeagent.same_device import watch_same_device
 
@@ -37,6 +38,9 @@ def test_a_trainer_is_told_when_agents_come_and_go(
         await asyncio.sleep(0.05)
         assert told == []  # alone, as the trainer takes it to be
         others = [claim_state_dir(root, cluster, "bob") for cluster in ("lab", "home")]
+        with monkeypatch.context() as elsewhere:  # homes may be shared by several machines
+            elsewhere.setattr(state_dir, "this_machine", lambda: "another machine")
+            others.append(claim_state_dir(root, "lab", "eve"))
         await becomes(1)
         assert told[-1] == AgentsHere(3)
         before = len(told)
