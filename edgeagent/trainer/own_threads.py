@@ -22,8 +22,21 @@ CORES = os.cpu_count() or 1
 DEFAULT = torch.get_num_threads()  # torch's own choice, unless the script was faster than this
 # Optimizers that treat each number by itself. What others add up, or multiply, depends on the
 # number of threads, and all replicas have to step with the same bits.
-ELEMENT_WISE = ("SGD", "ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam")
-ELEMENT_WISE += ("RMSprop", "Rprop")
+ELEMENT_WISE = frozenset(
+    [
+        "SGD",
+        "ASGD",
+        "Adadelta",
+        "Adagrad",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Rprop",
+    ]
+)
 
 
 class OwnThreads:
