@@ -18,6 +18,8 @@ from edgeagent.trainer import endings
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from edgeagent.trainer.options import Options
+
 CORES = os.cpu_count() or 1
 DEFAULT = torch.get_num_threads()  # torch's own choice, unless the script was faster than this
 # Optimizers that treat each number by itself. What others add up, or multiply, depends on the
@@ -50,7 +52,7 @@ class OwnThreads:
     """
 
     def __init__(
-        self, wanted: int, *, fixed: str = "", cores: int = CORES, usable: int | None = None
+        self, wanted: int, fixed: str = "", *, cores: int = CORES, usable: int | None = None
     ) -> None:
         if wanted > 0:
             torch.set_num_threads(wanted)
@@ -97,9 +99,9 @@ class OwnThreads:
         return max(1, self._most // agents)
 
 
-def why_fixed(model: torch.nn.Module, optimizer: Optimizer, *, exact: bool) -> str:
+def why_fixed(model: torch.nn.Module, optimizer: Optimizer, options: Options) -> str:
     """Return why the number of threads must not change while this job is trained, "" if it may."""
-    if exact:
+    if options.exact_count:
         return "with --exact all devices need the same number"
     kind = type(optimizer)
     if not kind.__module__.startswith("torch.optim.") or kind.__name__ not in ELEMENT_WISE:

@@ -152,8 +152,7 @@ class Trainer:
         self._global_batch, self._micro_batch = options.round_batch, options.micro_batch
         self._seed, self._wire = options.seed, options.wire
         check_job(model, optimizer, lr_scheduler, max_grad_norm, is_replicated=options.replicates)
-        fixed = why_fixed(model, optimizer, exact=options.exact_count > 0)
-        threads = OwnThreads(config.threads, fixed=fixed)
+        threads = OwnThreads(config.threads, why_fixed(model, optimizer, options))
         self._settle(model, optimizer, grad_scaler, _caller)
         self._composition = Composition(model, optimizer)
         local = own_steps(options, model, optimizer, max_grad_norm)

@@ -46,7 +46,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from edgeagent.launch import PACKAGE_PARENT, THREAD_VARIABLES, package_environment
+from edgeagent.config import THREAD_VARIABLES
+from edgeagent.launch import PACKAGE_PARENT, package_environment
 from edgeagent.lifetime import dies_with_parent
 
 QUICK = Path(__file__).resolve().parent / "quick"  # spares trainers the import of a compiler

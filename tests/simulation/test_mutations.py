@@ -25,7 +25,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "join_who_is_behind": (60405, 3),
     "found_after_admission": (60018, 3),
     "count_what_was_handed_back": (267, 1),
-    "lose_a_kept_update": (60027, 3),
+    "lose_a_kept_update": (60065, 3),
     "stream_sums_of_older_work": (820065, 1),
     "offer_a_stale_state": (60066, 3),
     "notice_no_swallowed_frames": (60030, 5),

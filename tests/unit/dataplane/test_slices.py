@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
+from edgeagent.config import THREAD_VARIABLES
 from edgeagent.dataplane import reduce
-from edgeagent.launch import THREAD_VARIABLES, package_environment
+from edgeagent.launch import package_environment
 from protocols.rounds.control_word import bits
 
 from .cluster import CHUNKS, Cluster, Shape, Tag

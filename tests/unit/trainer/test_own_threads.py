@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.trainer.test_trainer import simple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from edgeagent.trainer.options import Options
     from tests.unit.trainer.fake_agent import Node
 
 
@@ -96,22 +98,23 @@ def test_where_the_number_must_not_change_the_user_is_told_once(
 
 
 def test_the_number_must_not_change_where_bits_or_compiled_code_depend_on_it() -> None:
+    plain, exact = (cast("Options", SimpleNamespace(exact_count=n)) for n in (0, 16))
     model = torch.nn.Linear(4, 4)
     adam = torch.optim.AdamW(model.parameters())
 
     class Odd(torch.optim.AdamW):
         pass
 
-    assert why_fixed(model, adam, exact=False) == ""
-    assert "--exact" in why_fixed(model, adam, exact=True)
+    assert why_fixed(model, adam, plain) == ""
+    assert "--exact" in why_fixed(model, adam, exact)
     for odd in (torch.optim.Adafactor(model.parameters()), Odd(model.parameters())):
-        assert f"updates of {type(odd).__name__} may" in why_fixed(model, odd, exact=False)
+        assert f"updates of {type(odd).__name__} may" in why_fixed(model, odd, plain)
     whole = torch.nn.Sequential(model)
-    assert why_fixed(whole, adam, exact=False) == ""
+    assert why_fixed(whole, adam, plain) == ""
     model.compile(backend="eager")
-    assert "compiled" in why_fixed(whole, adam, exact=False)
+    assert "compiled" in why_fixed(whole, adam, plain)
     compiled = cast("torch.nn.Module", torch.compile(whole, backend="eager"))
-    assert "compiled" in why_fixed(compiled, adam, exact=False)
+    assert "compiled" in why_fixed(compiled, adam, plain)
 
 
 def test_a_trainer_changes_its_threads_between_micro_batches() -> None:
