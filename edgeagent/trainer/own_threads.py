@@ -61,8 +61,7 @@ class OwnThreads:
         self._is_free = wanted == 0 and not named and self._most == DEFAULT
         self._fixed = fixed
         self._cores = cores
-        usable = len(os.sched_getaffinity(0)) if usable is None else usable
-        self._is_bound = usable < cores  # as with `taskset`
+        self._is_bound = (usable_cores() if usable is None else usable) < cores
         self._agents = 1
 
     def divide_among(self, agents: int) -> None:
@@ -97,6 +96,13 @@ class OwnThreads:
         if self._is_bound:  # others may be bound to other cores, so that all have some of their own
             return max(1, min(self._most, self._cores // agents))
         return max(1, self._most // agents)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use: fewer than all with `taskset`, for example."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return CORES  # where processes cannot be bound, as on macOS
 
 
 def why_fixed(model: torch.nn.Module, optimizer: Optimizer, options: Options) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -11,7 +12,7 @@ import torch
 from edgeagent.config import THREAD_VARIABLES
 from edgeagent.handover import AgentsHere
 from edgeagent.trainer import own_threads
-from edgeagent.trainer.own_threads import OwnThreads, why_fixed
+from edgeagent.trainer.own_threads import OwnThreads, usable_cores, why_fixed
 from tests.unit.trainer.replicas import Served, train
 from tests.unit.trainer.test_trainer import simple
 
@@ -62,6 +63,14 @@ def test_who_is_bound_to_some_cores_has_few_threads_already(
     threads.divide_among(4)
     assert torch.get_num_threads() == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_where_no_process_can_be_bound_all_cores_are_usable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert 1 <= usable_cores() <= own_threads.CORES
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert usable_cores() == own_threads.CORES
 
 
 def test_what_the_user_or_the_script_has_decided_stays(
