@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from edgeagent.config import THREAD_VARIABLES
+from edgeagent.terminal.text import plural
 from edgeagent.trainer import endings
 
 if TYPE_CHECKING:
@@ -85,10 +86,9 @@ class OwnThreads:
             torch.set_num_threads(part)
             self._set = part
             who = f"{agents} agents share" if agents > 1 else "no other agent shares"
-            many = "1 thread" if part == 1 else f"{part} threads"
             endings.say(
-                f"{who} the processor cores of this device: computing with {many} (--threads N "
-                "decides otherwise)"
+                f"{who} the processor cores of this device: computing with "
+                f"{plural(part, 'thread')} (--threads N decides otherwise)"
             )
 
     def _part(self, agents: int) -> int:

@@ -171,7 +171,8 @@ class Service:
         if client is None:
             return False
         client.poll()
-        self._share_processor(client)
+        if self.threads is not None:  # here, as no micro-batch is being computed
+            self.threads.divide_among(client.agents_here)
         if any(isinstance(message, Settle) for message in client.waiting()):
             self.settle_slots()
         if not any(self._decides(message) for message in client.waiting()):
@@ -181,11 +182,6 @@ class Service:
         while self.is_undecided(before) and client.waiting():
             self.advance()
         return True
-
-    def _share_processor(self, client: AgentClient) -> None:
-        """Compute with this trainer's part of the cores; between two micro-batches."""
-        if self.threads is not None:
-            self.threads.divide_among(client.agents_here)
 
     def _decides(self, message: Message) -> bool:
         """Return whether what this trainer still has to compute is of no use after `message`."""
@@ -243,7 +239,6 @@ class Service:
             self.pending.clear()
             self._share, self._parts, self._told_half = 0, 0, False
         self._told, self._told_at = self._state.progress, time.monotonic()
-        self._share_processor(client)
         if not self._leaving and (dealt := self._state.deal(work.micro_batches)):
             self.pending.extend(dealt)
             self._share += len(work.micro_batches)
