@@ -62,6 +62,7 @@ MAX_TOKEN_BYTES = 64
 MAX_MICRO_BATCHES = 65536  # of one iteration
 MAX_POLICIES_KEPT = 8  # bodies of policies, beside that of the one in force
 MAX_WAY_WEIGHT = 128  # parts into which a policy's ways divide the chunks, and so the most ways
+MAX_FEED_WEIGHT = 64  # parts into which a joiner's feeds divide the chunks
 MAX_CHUNKS = 1 << 19  # of the gradient vector
 MAX_STRIPES = 128  # into which the chunks are divided where no device keeps all optimizer state
 MAX_HOLDERS = 8  # of one stripe, learners not counted

@@ -14,7 +14,7 @@ from protocols import limits
 from protocols.cluster.stripes import Stripe, stripes_fault
 from protocols.cluster.tree import Tree, tree_fault
 from protocols.cluster.view import Member, View
-from protocols.cluster.ways import Way, ways_fault
+from protocols.cluster.ways import Way, turns, ways_fault
 from protocols.wire.fields import (
     NODE,
     NODE_OR_ALL,
@@ -37,15 +37,16 @@ class Pull:
     The joiner copies from `sources`, its neighbours, in one of two ways.
 
     - `beside` False: until the joiner reports that it has everything, the members hold the update
-      of that iteration. From that iteration on `parent`, one of the sources, forwards reduced
-      chunks to it.
+      of that iteration. From that iteration on `parent`, one of the sources, forwards the reduced
+      control word to it. The reduced data chunks come from all sources, from each as often as its
+      weight in `feeds` says, or from the parent alone if there are no `feeds`.
     - `beside` True: nobody waits. Each source keeps a snapshot of the state and the updates since
       then, from which the joiner copies beside the training. When it has nearly caught up, another
       policy names it again with `beside` False, for the few updates that it still lacks.
 
     Pulls with one number `together` have begun with one policy, so their joiners copy the same
     state and may exchange it (`member/fellows.py`). Raises ValueError unless the sources are
-    different and include `parent`.
+    different and include `parent`, and `feeds` are empty or one weight for each source, not all 0.
     """
 
     join: int = wire(NUMBER)
@@ -54,12 +55,29 @@ class Pull:
     parent: bytes = wire(NODE)
     beside: bool = wire(Bool(), False)
     together: int = wire(NUMBER, 0)
+    feeds: tuple[int, ...] = wire(Many(UInt(limits.MAX_FEED_WEIGHT), limits.MAX_LINKS_PER_NODE), ())
 
     def __post_init__(self) -> None:
+        if self.feeds and len(self.feeds) != len(self.sources):
+            raise ValueError("a joiner's feeds must be one weight for each source")
+        if self.feeds and not 1 <= sum(self.feeds) <= limits.MAX_FEED_WEIGHT:
+            raise ValueError("the weights of a joiner's feeds must have a sum within the limit")
         if self.parent not in self.sources:
             raise ValueError("a joiner's parent must be one of its sources")
         if len(dict.fromkeys(self.sources)) < len(self.sources):
             raise ValueError("a joiner's sources must be different")
+
+    @property
+    def feeders(self) -> tuple[bytes, ...]:
+        """The sources that forward reduced data chunks, in turns: chunk c, from 1 on, comes from
+        number (c - 1) modulo their count. The same source may have several turns."""
+        if not self.feeds:
+            return (self.parent,)
+        return tuple(self.sources[k] for k in turns(self.feeds))
+
+    def is_fed_by(self, node: bytes) -> bool:
+        """Return whether `node` forwards anything of the rounds to the joiner."""
+        return not self.beside and (node == self.parent or node in self.feeders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,4 +165,4 @@ class Policy:
 
     def subscribers(self, node: bytes) -> tuple[bytes, ...]:
         """Return the joiners to which member `node` forwards reduced chunks."""
-        return tuple(p.joiner.node for p in self.pulls if p.parent == node and not p.beside)
+        return tuple(p.joiner.node for p in self.pulls if p.is_fed_by(node))

@@ -204,12 +204,12 @@ class Joining:
             self.fail(f"no link to {self._sponsor.name} could be opened")
 
     def link_down(self, node: bytes) -> None:
-        """Act on the end of a link: without its parent, or without any link, the join fails, unless
-        this node may be a member already."""
+        """Act on the end of a link: without one that feeds this node, or without any link, the join
+        fails, unless this node may be a member already."""
         policy = self._context.policy
         pull = policy.pull_of(self._context.node) if policy else None
-        parent = pull is not None and pull.parent == node
-        if (self._is_alone or parent) and not self.may_enter:
+        feeds = pull is not None and pull.is_fed_by(node)
+        if (self._is_alone or feeds) and not self.may_enter:
             self.fail(f"the link to {self._context.name(node)} broke")
         else:
             self.source_lost(node)
@@ -493,9 +493,10 @@ class Joining:
         """Start to follow the rounds, and to pull the state that the members hold; or only the last
         updates, if it was copied beside the training."""
         context, first = self._context, next(iter(early.values()))
-        if plan.parent not in context.links:  # it broke before this node knew who its parent is
-            self.fail(f"the link to {context.name(plan.parent)} broke")
-            return
+        for feeder in (plan.parent, *plan.feeders):
+            if feeder not in context.links:  # it broke before this node knew who feeds it
+                self.fail(f"the link to {context.name(feeder)} broke")
+                return
         self.state = JOINING_TABLE.step(self.state, "pull begins", JoiningState.PULLING)
         self.outside = ""
         context.policy = policy

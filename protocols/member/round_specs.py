@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from protocols.cluster.stripes import rooted, towards
 from protocols.cluster.ways import Way, turns
 from protocols.rounds import control_word, divergence
-from protocols.rounds.round import Lane, RoundSpec, Spread, spread_plan
+from protocols.rounds.round import Feed, Lane, RoundSpec, Spread, spread_plan
 from protocols.rounds.word_check import policy_parts
 
 if TYPE_CHECKING:
@@ -48,12 +48,21 @@ class Lanes:
 def _lane(policy: Policy, node: bytes, up: bytes, down: bytes) -> Lane:
     """Return the place of `node` in the reduce tree `up` and the spread tree `down`."""
     nodes = policy.view.nodes
-    me, subscribers = nodes.index(node), policy.subscribers(node)
+    me = nodes.index(node)
     children = tuple(nodes[k] for k, parent in enumerate(up) if parent == me != k)
     to = tuple(nodes[k] for k, parent in enumerate(down) if parent == me != k)
     is_root = up[me] == me
     parent, source = (None, None) if is_root else (nodes[up[me]], nodes[down[me]])
-    return Lane(parent, children, source, to + subscribers)
+    return Lane(parent, children, source, to)
+
+
+def _feeds(policy: Policy, node: bytes) -> tuple[Feed, ...]:
+    """Return what member `node` forwards to joiners."""
+    return tuple(
+        Feed(p.joiner.node, p.parent == node, tuple(n == node for n in p.feeders))
+        for p in policy.pulls
+        if p.is_fed_by(node)
+    )
 
 
 def _stripe_lanes(policy: Policy, node: bytes) -> tuple[Lane, ...]:
@@ -133,7 +142,7 @@ def round_spec(
         attempt,
         parent,
         tree.children(node) if member else (),
-        policy.subscribers(node) if member else (),
+        _feeds(policy, node) if member else (),
         1 if iteration >= context.steps else context.config.chunks,  # the last one is a farewell
         contributes,
         spread,
@@ -144,6 +153,7 @@ def round_spec(
         turn,
         context.config.window,
         bool(policy.stripes),
+        pull.feeders if pull and not member else (),
     )
 
 

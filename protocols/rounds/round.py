@@ -1,6 +1,6 @@
 """One round: how a chunk's partial sums meet on the tree and how its reduced value spreads.
 
-    own contribution + child 1 + child 2 + ... -> parent ... root -> children, subscribers
+    own contribution + child 1 + child 2 + ... -> parent ... root -> children, joiners
 
 Chunks may take different trees (`cluster/ways.py`); the control word and, if the policy has no
 ways, all others take the policy's tree. A node's place on the way of a chunk is a `Lane`.
@@ -75,13 +75,28 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
+class Feed:
+    """What this node forwards to a `joiner` that follows the rounds: the control word if it is the
+    `parent`, and data chunk c if `turns[(c - 1) % len(turns)]`."""
+
+    joiner: bytes
+    parent: bool = True
+    turns: tuple[bool, ...] = (True,)
+
+    def has(self, chunk: int) -> bool:
+        """Return whether this node forwards `chunk`."""
+        return self.turns[(chunk - 1) % len(self.turns)] if chunk else self.parent
+
+
+@dataclass(frozen=True, slots=True)
 class RoundSpec:
     """Which round this is, and this node's place in it.
 
     `parent` and `children` are those in the policy's tree; `parent` is None at the root.
-    `subscribers` are joiners to which this node forwards reduced chunks. `chunks` is their number,
+    `feeds` say which reduced chunks this node forwards to joiners. `chunks` is the number of all,
     chunk 0 included. A joiner, and a member that only finishes a result after a fence, receives
-    reduced chunks and sums nothing (`contributes` is False). If the policy has ways, `lanes` are
+    reduced chunks and sums nothing (`contributes` is False); a joiner's data chunks come from its
+    `feeders` in turns, and from `parent` if there are none. If the policy has ways, `lanes` are
     this node's places on them, `turns` says which of them each chunk takes (`ways.turns`), and a
     partial sum is sent only within `window` chunks of the first one that is not reduced here.
     If the data chunks have holders, the round `is_held`.
@@ -94,7 +109,7 @@ class RoundSpec:
     attempt: int
     parent: bytes | None
     children: tuple[bytes, ...]
-    subscribers: tuple[bytes, ...]
+    feeds: tuple[Feed, ...]
     chunks: int
     contributes: bool
     spread: tuple[Spread, ...] = ()
@@ -105,6 +120,7 @@ class RoundSpec:
     turns: tuple[int, ...] = ()
     window: int = limits.MAX_CHUNKS
     is_held: bool = False
+    feeders: tuple[bytes, ...] = ()
 
     @property
     def key(self) -> tuple[bytes, int, int, int, int, int]:
@@ -114,8 +130,7 @@ class RoundSpec:
     @property
     def word_lane(self) -> Lane:
         """This node's place in the policy's tree."""
-        to = self.children + self.subscribers
-        return Lane(self.parent, self.children, self.parent, to)
+        return Lane(self.parent, self.children, self.parent, self.children)
 
     def number(self, chunk: int) -> int:
         """Return 0 if `chunk` takes the policy's tree, else 1 + the number of its lane."""
@@ -353,8 +368,12 @@ class Round:
 
     def _source(self, chunk: int) -> bytes | None:
         """Return from whom the reduced `chunk` has to come, None if from nobody."""
-        kept = self._kept.get(chunk)
-        return kept.source if kept is not None else self._lane(chunk).source
+        kept, feeders = self._kept.get(chunk), self.spec.feeders
+        if kept is not None:
+            return kept.source
+        if feeders and chunk:
+            return feeders[(chunk - 1) % len(feeders)]
+        return self._lane(chunk).source
 
     def _bitmap(self, chunks: Iterable[int]) -> bytes:
         value = sum(1 << chunk for chunk in chunks if self._reduced[chunk])
@@ -407,7 +426,10 @@ class Round:
         self._missing -= 1
         effects: list[RoundEffect] = []
         kept = self._kept.get(chunk)
-        if to := kept.to if kept else self._lane(chunk).to:
+        to = kept.to if kept else self._lane(chunk).to
+        if self.spec.feeds and not kept:
+            to += tuple(feed.joiner for feed in self.spec.feeds if feed.has(chunk))
+        if to:
             effects.append(SendDown(chunk, to))
         if chunk == 0 and self.spec.is_held:
             effects.append(Decided())

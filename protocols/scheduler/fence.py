@@ -492,7 +492,7 @@ def _carried(base: Policy, stay: Container[bytes], stripes: tuple[Stripe, ...]) 
         sources = tuple(n for n in pull.sources if n in stay)
         if pull.beside and sources:
             parent = pull.parent if pull.parent in sources else sources[0]
-            found.append(replace(pull, sources=sources, parent=parent))
+            found.append(replace(pull, sources=sources, parent=parent, feeds=()))
     return tuple(found)
 
 

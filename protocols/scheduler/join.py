@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from protocols import limits
 from protocols.cluster.policy import Pull
 from protocols.table import Row, StateTable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container
+    from collections.abc import Collection, Container, Mapping
 
     from protocols.cluster.view import Member
     from protocols.wire.messages import JoinProgress
@@ -76,6 +77,9 @@ class Join:
     links: tuple[bytes, ...] = ()
     sources: tuple[bytes, ...] = ()  # those of `links` that it copies from
     parent: bytes = b""
+    feeds: dict[bytes, int] = field(
+        default_factory=dict
+    )  # source -> its weight, as in `Pull.feeds`
     progress: JoinProgress | None = None
     unmeasured: int = 0  # how often it said that no rate of its links was known
     stops_until: float = math.inf
@@ -111,6 +115,26 @@ class Join:
         """Whether it follows from outside for as long as it likes, or may do so."""
         return (bool(self.outside) or self.resumed) and self.state is JoinState.COPYING
 
+    def take(self, pull: Pull) -> None:
+        """Note from whom the joiner copies and is fed, as a policy has it."""
+        self.together, self.sources, self.parent = pull.together, pull.sources, pull.parent
+        self.feeds = dict(zip(pull.sources, pull.feeds, strict=True)) if pull.feeds else {}
+
+    def choose_feeds(self, sources: tuple[bytes, ...]) -> None:
+        """Choose who of `sources` forwards the rounds to the joiner, if nobody is chosen yet or one
+        of them is no source any more. Others stay, since a policy with them may be on its way.
+
+        One that has copied beside the training is fed by all sources, because it lacks only a few
+        updates. One that still has to copy everything is fed by its parent alone: it fails if the
+        link to whoever feeds it breaks, while other sources can be replaced during a long copy.
+        """
+        begins = self.copied and not self.beside and not self.feeds
+        if self.parent in sources and all(n in sources for n in self.feeds) and not begins:
+            return
+        self.feeds = feed_weights(sources, self.rates) if self.copied and not self.beside else {}
+        weights = self.feeds or self.rates
+        self.parent = max(sources, key=lambda n: weights.get(n, 0))
+
     @property
     def reached(self) -> tuple[bytes, ...]:
         """The sources to which the joiner still has a link."""
@@ -139,10 +163,19 @@ def planned_pulls(
         sources = tuple(n for n in join.reached if n in nodes)
         if not sources:
             continue
-        if join.parent not in sources:
-            # All reduced chunks come from the parent, so it is the one with the fastest link. It
-            # stays, since a policy that names it may be on its way.
-            join.parent = max(sources, key=lambda n: join.rates.get(n, 0))
-        number, together = join.number, join.together
-        pulls.append(Pull(number, join.joiner, sources, join.parent, join.beside, together))
+        join.choose_feeds(sources)
+        feeds = tuple(join.feeds.get(n, 0) for n in sources) if join.feeds else ()
+        about = (join.number, join.joiner, sources, join.parent, join.beside, join.together)
+        pulls.append(Pull(*about, feeds))
     return tuple(pulls)
+
+
+def feed_weights(sources: tuple[bytes, ...], rates: Mapping[bytes, int]) -> dict[bytes, int]:
+    """Return who of `sources` forwards how much of each round to a joiner: source -> its weight, in
+    proportion to the `rates` of the links (bytes/s), so that all of them are done together. Whoever
+    would have less than one part in `limits.MAX_FEED_WEIGHT`, or whose rate is not known, has none.
+    """
+    known = {n: rates[n] for n in sources if rates.get(n)}
+    total = sum(known.values())
+    found = {n: rate * limits.MAX_FEED_WEIGHT // total for n, rate in known.items()}
+    return {n: weight for n, weight in found.items() if weight}

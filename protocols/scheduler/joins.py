@@ -104,9 +104,8 @@ class Joins:
             deadline = now + limits.JOIN_PROGRESS_SECONDS
             state = JoinState.COPYING if pull.beside else JoinState.PULLING
             join = Join(pull.join, pull.joiner, pull.sources, deadline, state)
-            join.links, join.sources = pull.sources, pull.sources
-            join.parent, join.beside = pull.parent, pull.beside
-            join.together, join.resumed = pull.together, pull.beside
+            join.links, join.beside, join.resumed = pull.sources, pull.beside, pull.beside
+            join.take(pull)
             join.stops_until = math.inf if pull.beside else now + self._cost.most_s
             self.open[pull.join] = join
 
@@ -354,8 +353,8 @@ class Joins:
         return b in ends.get(a, ()) or a in ends.get(b, ())
 
     def link_lost(self, reporter: bytes, peer: bytes) -> list[Letter]:
-        """A link broke. A join that loses every link is given up, and so is one that loses its
-        parent when it has begun to follow the rounds, or may have begun."""
+        """A link broke. A join that loses every link is given up, and so is one that loses a feeder
+        when it has begun to follow the rounds, or may have begun."""
         mail: list[Letter] = []
         for join in list(self.open.values()):
             ends = (reporter, peer)
@@ -367,8 +366,9 @@ class Joins:
             join.links = tuple(n for n in join.links if n != other)
             self._agenda.changed(join.joiner.node)
             pulls = [s.policy.pull_of(join.joiner.node) for s in self._agenda.under_way]
-            parents = [join.parent, *(pull.parent for pull in pulls if pull is not None)]
-            stuck = other in parents and (
+            feeders = [join.parent, *join.feeds]
+            feeders += [n for pull in pulls if pull for n in (pull.parent, *pull.feeders)]
+            stuck = other in feeders and (
                 join.state in _FOLLOWS or not self._agenda.withdraw_pull(join.joiner.node)
             )
             stuck = stuck or (bool(join.sources) and not join.reached)
@@ -426,8 +426,7 @@ class Joins:
             if join.state is JoinState.LINKED and pull and pull.beside is join.beside:
                 then = JoinState.COPYING if pull.beside else JoinState.PULLING
                 join.state = JOIN_TABLE.step(join.state, "pull in force", then)
-                join.together, join.sources = pull.together, pull.sources
-                join.parent = pull.parent
+                join.take(pull)
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
                 join.stops_until = math.inf if pull.beside else now + self._most_s(join)
                 begun = True

@@ -16,13 +16,14 @@ from tests.testbed.bench.parts import Outcome, table
 
 def test_steps_are_compared_to_the_first_run_of_their_case() -> None:
     first = Outcome("links", "equal links", "whole", (2.0, 1.0, 3.0), 6.25)
-    second = Outcome("links", "equal links", "divided", (3.0, 3.0, 5.5), 7.25)
-    other = Outcome("changes", "x", "has joined", (1.0,), 0.0, 12.34)
+    second = Outcome("links", "equal links", "divided", (3.0, 3.0, 5.5), 7.25, 1.0)
+    other = Outcome("changes", "x", "has joined", (1.0,), learned_s=12.34)
     failed = Outcome("links", "equal links", "stars", why="no agent")
     rows = table([first, second, other, failed]).splitlines()
-    assert rows[2] == "| links | equal links | whole | 2.000 s | 1.000 | 3.000 s | 6.25 |  |"
-    assert rows[3] == "| links | equal links | divided | 3.000 s | 1.500 | 5.500 s | 7.25 |  |"
-    assert rows[4] == "| changes | x | has joined | 1.000 s | 1.000 | 1.000 s |  | 12.3 s |"
+    assert rows[2] == "| links | equal links | whole | 2.000 s | 1.000 | 3.000 s | 6.25 |  |  |"
+    of_first = "| links | equal links | divided | 3.000 s | 1.500 | 5.500 s"
+    assert rows[3] == f"{of_first} | 7.25 | 1.0000 |  |"
+    assert rows[4] == "| changes | x | has joined | 1.000 s | 1.000 | 1.000 s |  |  | 12.3 s |"
     assert "failed: no agent" in rows[5]
     assert len({row.count("|") for row in rows}) == 1
 

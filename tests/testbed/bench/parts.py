@@ -5,7 +5,8 @@
   a plan (`--trees one`).
 - `copies`: what copies cost those who train. Steps where computing takes most of the time (a
   micro-batch sleeps), and the bytes that all devices send in a step. The sum of each part goes to
-  each of its k copies, so the devices together send k times the gradient more.
+  each of its k copies, so the devices together send k times the gradient more; what they send of
+  that is counted apart, without headers, encryption and probes.
 - `changes`: a device joins and one is killed. Steps before, while parts are learned, and after.
 - `decisions`: eight devices join one after another, and one is killed. How long the scheduler takes
   to decide who is to hold which part, on processors that all of them share.
@@ -35,6 +36,7 @@ HELP = "parts: a divided optimizer's steps over uneven links, its copies, and wh
 NODES = ("a", "b", "c", "d")
 MANY = ("a", "b", "c", "d", "e", "f", "g", "h")
 TIMED = "tests.testbed.bench.timed_agent"
+COUNTING = "tests.testbed.bench.counting_agent"
 FLOAT_BYTES = 4
 SMALL = 500_000  # parameters, so that two cores carry eight agents and their trainers
 WARM_STEPS = 4  # that pass before any is measured, with all copies there
@@ -51,14 +53,16 @@ WAYS = {
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One run: seconds of each measured step, and the bytes that all devices sent in one, in
-    multiples of the gradient. `learned_s`: how long parts were learned, 0 if that was not
-    measured. Without steps it failed, for the reason `why`."""
+    multiples of the gradient. `sums`: of these, the payload of sums on their way to copies.
+    `learned_s`: how long parts were learned, 0 if that was not measured. Without steps it failed,
+    for the reason `why`."""
 
     what: str
     case: str
     way: str
     steps: tuple[float, ...] = ()
     sent: float = 0.0
+    sums: float = 0.0
     learned_s: float = 0.0
     why: str = ""
 
@@ -240,7 +244,10 @@ def _pass(lab: Lab, steps: int) -> None:
 def _steps(what: str, case: str, way: str, args: argparse.Namespace, ground: Ground) -> Outcome:
     """Train once with these options; return what steps took."""
     try:
-        with _laboratory(ground) as (net, lab):
+        with (
+            tempfile.TemporaryDirectory() as counts,
+            _laboratory(ground, COUNTING, {"SENT": counts}) as (net, lab),
+        ):
             if "--shard-optimizer" in ground.options:
                 place = ground.options.index("--copies")
                 _settle(lab, int(ground.options[place + 1]))
@@ -248,7 +255,7 @@ def _steps(what: str, case: str, way: str, args: argparse.Namespace, ground: Gro
                 _pass(lab, WARM_STEPS)
             begun = _times(lab)[-1]
             lab.wait("plans", lambda: _times(lab)[-1] - begun > PLANNED_S, SETTLED_S)
-            return _measured(what, case, way, args, net, lab)
+            return _measured(what, case, way, args, net, lab, Path(counts))
     except (AssertionError, EdgeAgentError) as error:
         return Outcome(what, case, way, why=why(error))
 
@@ -258,16 +265,35 @@ def _times(lab: Lab) -> list[float]:
 
 
 def _measured(
-    what: str, case: str, way: str, args: argparse.Namespace, net: Network, lab: Lab
+    what: str,
+    case: str,
+    way: str,
+    args: argparse.Namespace,
+    net: Network,
+    lab: Lab,
+    counts: Path | None = None,
 ) -> Outcome:
-    """Measure some steps from now on."""
+    """Measure some steps from now on. `counts`: the folder of what agents have sent."""
     before, sent = len(_times(lab)), sum(net.counters().values())
+    begun = next(iter(lab.agents.values())).iteration
     lab.wait("steps", lambda: len(_times(lab)) > before + args.steps, SETTLED_S)
     whole = sum(net.counters().values()) - sent
     times = _times(lab)[before:]
     steps = tuple(b - a for a, b in pairwise(times))
     size = int(lab.job[lab.job.index("--parameters") + 1])
-    return Outcome(what, case, way, steps, whole / len(times) / (FLOAT_BYTES * size))
+    gradient = FLOAT_BYTES * size
+    sums = _sums(counts, begun + 1, begun + args.steps) / gradient if counts is not None else 0.0
+    return Outcome(what, case, way, steps, whole / len(times) / gradient, sums)
+
+
+def _sums(counts: Path, first: int, last: int) -> float:
+    """Return how many bytes of sums all agents have sent to copies in an iteration, the mean of
+    those from `first` to `last`."""
+    lines = [
+        json.loads(line) for file in counts.iterdir() for line in file.read_text().splitlines()
+    ]
+    found = [line.get("SUM", 0) for line in lines if first <= line["iteration"] <= last]
+    return sum(found) / (last - first + 1)
 
 
 def _while_learning(case: str, way: str, args: argparse.Namespace, lab: Lab) -> Outcome:
@@ -278,7 +304,7 @@ def _while_learning(case: str, way: str, args: argparse.Namespace, lab: Lab) -> 
     learned = _times(lab)[-1] - begun
     _pass(lab, 1)
     steps = tuple(b - a for a, b in pairwise(_times(lab)[before - 1 :]))
-    return Outcome("changes", case, way, steps, 0.0, learned)
+    return Outcome("changes", case, way, steps, learned_s=learned)
 
 
 # --- what is told ---------------------------------------------------------------------------------
@@ -294,6 +320,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
         "of the first",
         "longest step",
         "gradients sent",
+        "of these sums to copies",
         "learned",
     ]
     rows = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
@@ -307,11 +334,12 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def _row(outcome: Outcome, first: Outcome) -> str:
     if not outcome.steps:
         return (
-            f"| {outcome.what} | {outcome.case} | {outcome.way} | failed: {outcome.why} | | | | |"
+            f"| {outcome.what} | {outcome.case} | {outcome.way} | failed: {outcome.why} | | | | | |"
         )
     ratio = f"{outcome.step_s / first.step_s:.3f}" if first.steps else ""
     cells = [outcome.what, outcome.case, outcome.way, f"{outcome.step_s:.3f} s", ratio]
     cells += [f"{max(outcome.steps):.3f} s", f"{outcome.sent:.2f}" if outcome.sent else ""]
+    cells.append(f"{outcome.sums:.4f}" if outcome.sums else "")
     cells.append(f"{outcome.learned_s:.1f} s" if outcome.learned_s else "")
     return "| " + " | ".join(cells) + " |"
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from edgeagent.dataplane.reduce import Reducer, Vector
 from protocols.rounds.control_word import ControlWord, bits
-from protocols.rounds.round import Lane, RoundSpec
+from protocols.rounds.round import Feed, Lane, RoundSpec
 from protocols.wire.bulk import BulkHeader, BulkKind, decode_header
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Shape:
             *tag,
             self.name(above) if number else None,
             tuple(map(self.name, self.children(number))) if member else (),
-            tuple(map(self.name, listeners)) if member else (),
+            tuple(Feed(self.name(k)) for k in listeners) if member else (),
             CHUNKS,
             member,
             lanes=tuple(self.lane(number, way) for way in self.ways) if member else (),
@@ -76,12 +76,11 @@ class Shape:
             tuple(self.name(k) for k, at in enumerate(tree) if at == number != k)
             for tree in (way.up, way.down)
         )
-        listeners = [self.members + s for s, at in enumerate(self.subscribed) if at == number]
         parent, source = (
             None if tree[number] == number else self.name(tree[number])
             for tree in (way.up, way.down)
         )
-        return Lane(parent, children, source, to + tuple(map(self.name, listeners)))
+        return Lane(parent, children, source, to)
 
     def children_on(self, number: int, chunk: int) -> list[int]:
         """Return from whom a node gets partial sums of a chunk."""

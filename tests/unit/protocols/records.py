@@ -62,7 +62,7 @@ PLAIN: dict[type, Callable[[], Any]] = {
     Edge: lambda: edge(node(1), node(2)),
     Member: lambda: Member(sha256(b"x").digest(), 3, "x", "x", ("x:1",), b"x", False),
     View: lambda: view_of(2),
-    Pull: lambda: Pull(7, member(9), (node(1), node(2)), node(2)),
+    Pull: lambda: Pull(7, member(9), (node(1), node(2)), node(2), feeds=(3, 0)),
     Policy: lambda: star_policy(2, (plain(Pull),)),
     Electorate: lambda: star_policy(2).electorate,
     Restart: lambda: Restart(plain(Policy), 3, True, 3, 3, b"x" * 32, (b"x", b"x"), (b"x", b"x")),
@@ -193,7 +193,10 @@ def pulls_to(draw: st.DrawFn, view: View) -> tuple[Pull, ...]:
     if joiner.node in view.nodes or draw(st.booleans()):
         return ()
     sources = draw(st.lists(st.sampled_from(view.nodes), min_size=1, unique=True))
-    return (Pull(draw(st.integers(0, 99)), joiner, tuple(sources), sources[0]),)
+    feeds = draw(st.lists(st.integers(0, 9), max_size=len(sources)))
+    fits = len(feeds) == len(sources) and 0 < sum(feeds) <= limits.MAX_FEED_WEIGHT
+    join = draw(st.integers(0, 99))
+    return (Pull(join, joiner, tuple(sources), sources[0], feeds=tuple(feeds) if fits else ()),)
 
 
 @st.composite

@@ -33,7 +33,7 @@ def test_chunks_in_any_order_give_the_same_sums(
     parents: list[int], chunks: int, chance: random.Random
 ) -> None:
     members = range(len(parents))
-    places = plant(parents, [0], chunks)
+    places = plant(parents, [[0]], chunks)
     early = [[k, c] for k in members for c in range(1, chunks) if chance.random() < 0.7]
     chance.shuffle(early)
     waiting: list[list[int]] = early + [[k] for k in members]  # a word comes after the chunks

@@ -72,6 +72,9 @@ def test_pulls_go_from_members_to_a_node_that_is_none() -> None:
         replace(PULL, parent=node(3))
     with pytest.raises(ValueError, match="sources must be different"):
         replace(PULL, sources=(node(2), node(2)))
+    for feeds in ((1,), (0, 0), (limits.MAX_FEED_WEIGHT, 1)):
+        with pytest.raises(ValueError, match="feeds"):
+            replace(PULL, feeds=feeds)
     with pytest.raises(ValueError, match="one pull"):
         star_policy(2, (PULL, replace(PULL, join=8)))
     assert len(star_policy(2, (PULL, Pull(8, member(8), (node(1),), node(1)))).pulls) == 2
@@ -116,14 +119,22 @@ def test_micro_batches_are_dealt_out_once_each_in_the_order_of_members(policy: P
 
 
 @given(policies())
-def test_every_joiner_has_its_pull_and_one_parent_to_follow(policy: Policy) -> None:
+def test_every_joiner_has_its_pull_and_members_that_feed_it(policy: Policy) -> None:
     assert all(policy.pull_of(n) is None for n in policy.view.nodes)
     for pull in policy.pulls:
         assert policy.pull_of(pull.joiner.node) == pull
-        parents = [n for n in policy.view.nodes if pull.joiner.node in policy.subscribers(n)]
-        assert parents == [pull.parent]
-    forwarded = [j for n in policy.view.nodes for j in policy.subscribers(n)]
-    assert len(forwarded) == len(policy.pulls)
+        feeding = [n for n in policy.view.nodes if pull.joiner.node in policy.subscribers(n)]
+        assert set(feeding) == {pull.parent, *pull.feeders}
+    beside = replace(policy, pulls=tuple(replace(p, beside=True) for p in policy.pulls))
+    assert not any(beside.subscribers(n) for n in policy.view.nodes)
+
+
+def test_a_joiner_is_fed_by_each_source_as_often_as_its_weight_says() -> None:
+    assert replace(PULL, feeds=()).feeders == (node(2),)
+    assert sorted(replace(PULL, feeds=(1, 3)).feeders) == [node(1), *[node(2)] * 3]
+    word_alone = replace(PULL, parent=node(1), feeds=(0, 2))
+    assert word_alone.feeders == (node(2), node(2))
+    assert [word_alone.is_fed_by(node(k)) for k in (1, 2, 3)] == [True, True, False]
 
 
 @given(policies(), st.data())

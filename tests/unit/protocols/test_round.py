@@ -19,6 +19,7 @@ from protocols.rounds.control_word import bits
 from protocols.rounds.round import (
     Add,
     Complete,
+    Feed,
     Finish,
     Round,
     RoundEffect,
@@ -40,15 +41,17 @@ Frame = tuple[bytes, bytes, str, int, str]  # from, to, "up" or "down", chunk, v
 def spec_of(
     parent: bytes | None,
     children: tuple[bytes, ...] = (),
-    subscribers: tuple[bytes, ...] = (),
+    feeds: tuple[Feed, ...] = (),
     *,
     chunks: int = 2,
     contributes: bool = True,
     spread: tuple[Spread, ...] = (),
+    feeders: tuple[bytes, ...] = (),
 ) -> RoundSpec:
     """Return the place of a node in a round."""
-    where = (parent, children, subscribers)
-    return RoundSpec(LINEAGE, 1, 2, 3, 4, *where, chunks, contributes, spread)
+    where = (parent, children, feeds)
+    tags = (LINEAGE, 1, 2, 3, 4)
+    return RoundSpec(*tags, *where, chunks, contributes, spread, feeders=feeders)
 
 
 @dataclass
@@ -94,18 +97,24 @@ class Place:
         return self.perform(self.round.down(sender, chunk))
 
 
-def plant(parents: list[int], subscribed: list[int], chunks: int) -> dict[bytes, Place]:
+def plant(parents: list[int], subscribed: list[list[int]], chunks: int) -> dict[bytes, Place]:
     """Return the places of a tree: node k's parent is `parents[k]`, and node 0 is the root. Behind
-    them are the places of subscribers; `subscribed` has the node that forwards to each."""
+    them are the places of subscribers; `subscribed` has for each the nodes that forward to it, the
+    first of them the word, and all the data chunks in turns."""
     count = len(parents)
     places = {}
     for k in range(count):
         children = tuple(node(c) for c in range(1, count) if parents[c] == k)
-        listeners = tuple(node(count + s) for s, at in enumerate(subscribed) if at == k)
+        feeds = tuple(
+            Feed(node(count + s), at[0] == k, tuple(n == k for n in at))
+            for s, at in enumerate(subscribed)
+            if k in at
+        )
         above = node(parents[k]) if k else None
-        places[node(k)] = Place(node(k), Round(spec_of(above, children, listeners, chunks=chunks)))
+        places[node(k)] = Place(node(k), Round(spec_of(above, children, feeds, chunks=chunks)))
     for s, at in enumerate(subscribed):
-        spec = spec_of(node(at), chunks=chunks, contributes=False)
+        feeders = tuple(map(node, at)) if len(at) > 1 else ()
+        spec = spec_of(node(at[0]), chunks=chunks, contributes=False, feeders=feeders)
         places[node(count + s)] = Place(node(count + s), Round(spec))
     return places
 
@@ -131,7 +140,8 @@ def test_any_order_of_delivery_gives_the_sum_in_tree_order(
     parents: list[int], data: st.DataObject, chunks: int, chance: random.Random
 ) -> None:
     members = range(len(parents))
-    subscribed = data.draw(st.lists(st.sampled_from(members), max_size=2))
+    feeders = st.lists(st.sampled_from(members), min_size=1, max_size=4)
+    subscribed = data.draw(st.lists(feeders, max_size=2))
     places = plant(parents, subscribed, chunks)
     waiting = [node(k) for k in members]
     frames: list[Frame] = []
