@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 MPS_NOTE = (
     "mps: float64 does not exist there, so a model or buffer that has it is refused; its updates"
-    " round in their own way, so only devices with mps can train together; and it has never been"
-    " tested"
+    " round in their own way, so devices without mps can train with it only if all start the job"
+    " with --shard-optimizer; and it has never been tested"
 )
 
 

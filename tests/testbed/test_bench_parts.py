@@ -72,6 +72,7 @@ def test_a_real_run(tmp_path: Path) -> None:
     runs = json.loads((tmp_path / "parts.json").read_text())["runs"]
     assert [r["way"] for r in runs[:3]] == ["0 copies", "1 copies", "2 copies"]
     assert runs[0]["sent"] < runs[1]["sent"] < runs[2]["sent"]
+    assert [round(r["sums"], 2) for r in runs[:3]] == [0.0, 1.0, 2.0]
     assert [r["way"] for r in runs[3:]] == [
         "before",
         "a device has joined",

@@ -92,6 +92,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, default=8, help="that are measured in a run (8)")
     add("--compute-ms", type=float, default=400.0, help="of a micro-batch, for `copies` (400)")
     add("--sizes", type=int, nargs="+", default=[1_000_000, 4_000_000], help="for `copies`")
+    add("--copies", type=int, nargs="+", default=[0, 1, 2], help="for `copies` (0 1 2)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -139,7 +140,7 @@ def _links(args: argparse.Namespace) -> Iterator[Outcome]:
 def _copies(args: argparse.Namespace) -> Iterator[Outcome]:
     for size in args.sizes:
         job = ("--parameters", str(size), "--compute-ms", str(args.compute_ms))
-        for copies in (0, 1, 2):
+        for copies in args.copies:
             options = ("--shard-optimizer", "--copies", str(copies))
             ground = Ground(_fast, job, options)
             case, way = f"{size / 1e6:g} million parameters", f"{copies} copies"
