@@ -208,8 +208,7 @@ class Joining:
         fails, unless this node may be a member already."""
         policy = self._context.policy
         pull = policy.pull_of(self._context.node) if policy else None
-        feeds = pull is not None and pull.is_fed_by(node)
-        if (self._is_alone or feeds) and not self.may_enter:
+        if (self._is_alone or (pull and pull.is_fed_by(node))) and not self.may_enter:
             self.fail(f"the link to {self._context.name(node)} broke")
         else:
             self.source_lost(node)
@@ -493,10 +492,9 @@ class Joining:
         """Start to follow the rounds, and to pull the state that the members hold; or only the last
         updates, if it was copied beside the training."""
         context, first = self._context, next(iter(early.values()))
-        for feeder in (plan.parent, *plan.feeders):
-            if feeder not in context.links:  # it broke before this node knew who feeds it
-                self.fail(f"the link to {context.name(feeder)} broke")
-                return
+        if lost := [n for n in (plan.parent, *plan.feeders) if n not in context.links]:
+            self.fail(f"the link to {context.name(lost[0])} broke")  # before its feeders were known
+            return
         self.state = JOINING_TABLE.step(self.state, "pull begins", JoiningState.PULLING)
         self.outside = ""
         context.policy = policy
@@ -595,5 +593,7 @@ class Joining:
         context = self._context
         self.state = JOINING_TABLE.step(self.state, "pulled", JoiningState.FOLLOWING)
         self._pulled_at = context.iteration
-        context.send(EVERYONE, Pulled(self.number, self._pulled_at))
+        if self.copied_updates:  # its trainer has shown already that it can apply one
+            self.state = JOINING_TABLE.step(self.state, "applied", JoiningState.CAUGHT_UP)
+        self.repeat(context.now)
         self._cycle.adopted(has_begun=self.copy is not None)

@@ -14,7 +14,8 @@ class JoiningState(StrEnum):
     # opens the links it was told to. WAITING: for the policy that names its pull. COPYING: beside
     # the training, a snapshot and the updates since then. COPIED: lacks only the last updates, and
     # waits for the policy for these. PULLING: while the members hold their update. FOLLOWING: has
-    # the state, and waits for its first update. CAUGHT_UP: waits for a policy with it in the view.
+    # the state, and waits for its first update, unless it has applied one to the snapshot that it
+    # copied. CAUGHT_UP: waits for a policy with it in the view.
     ATTACHING = "attaching"
     REQUESTED = "requested"
     LINKING = "linking"

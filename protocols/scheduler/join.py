@@ -174,8 +174,10 @@ def feed_weights(sources: tuple[bytes, ...], rates: Mapping[bytes, int]) -> dict
     """Return who of `sources` forwards how much of each round to a joiner: source -> its weight, in
     proportion to the `rates` of the links (bytes/s), so that all of them are done together. Whoever
     would have less than one part in `limits.MAX_FEED_WEIGHT`, or whose rate is not known, has none.
+    Nothing is returned if that leaves only one: then it is the parent.
     """
     known = {n: rates[n] for n in sources if rates.get(n)}
     total = sum(known.values())
     found = {n: rate * limits.MAX_FEED_WEIGHT // total for n, rate in known.items()}
-    return {n: weight for n, weight in found.items() if weight}
+    some = {n: weight for n, weight in found.items() if weight}
+    return some if len(some) > 1 else {}

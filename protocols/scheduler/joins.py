@@ -366,9 +366,9 @@ class Joins:
             join.links = tuple(n for n in join.links if n != other)
             self._agenda.changed(join.joiner.node)
             pulls = [s.policy.pull_of(join.joiner.node) for s in self._agenda.under_way]
-            feeders = [join.parent, *join.feeds]
-            feeders += [n for pull in pulls if pull for n in (pull.parent, *pull.feeders)]
-            stuck = other in feeders and (
+            feeds = not join.beside and other in (join.parent, *join.feeds)
+            feeds = feeds or any(pull is not None and pull.is_fed_by(other) for pull in pulls)
+            stuck = feeds and (
                 join.state in _FOLLOWS or not self._agenda.withdraw_pull(join.joiner.node)
             )
             stuck = stuck or (bool(join.sources) and not join.reached)

@@ -141,7 +141,9 @@ def _copies(args: argparse.Namespace) -> Iterator[Outcome]:
     for size in args.sizes:
         job = ("--parameters", str(size), "--compute-ms", str(args.compute_ms))
         for copies in args.copies:
-            options = ("--shard-optimizer", "--copies", str(copies))
+            # Steps are long, so that joins which wait for the end of some would take minutes.
+            together = ("--wait-for", str(len(NODES)))
+            options = ("--shard-optimizer", "--copies", str(copies), *together)
             ground = Ground(_fast, job, options)
             case, way = f"{size / 1e6:g} million parameters", f"{copies} copies"
             yield _steps("copies", case, way, args, ground)
@@ -209,7 +211,8 @@ PARTS = {"links": _links, "copies": _copies, "changes": _changes, "decisions": _
 def _laboratory(
     ground: Ground, module: str = "edgeagent", variables: Mapping[str, str] | None = None
 ) -> Iterator[tuple[Network, Lab]]:
-    """Start the agents one after another; each start takes the processors for a while."""
+    """Start the agents one after another; each start takes the processors for a while. With
+    `--wait-for` the training begins once all are there."""
     with (
         ground.net() as net,
         tempfile.TemporaryDirectory() as folder,
@@ -218,7 +221,9 @@ def _laboratory(
         for count, node in enumerate(ground.nodes, 1):
             options = ("--threads", "1", *ground.options)
             lab.start(node, *options, module=module, variables=variables)
-            _wait_members(lab, ground.nodes[:count])
+            if "--wait-for" not in ground.options:
+                _wait_members(lab, ground.nodes[:count])
+        _wait_members(lab, ground.nodes)
         yield net, lab
 
 

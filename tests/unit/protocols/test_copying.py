@@ -319,7 +319,8 @@ def test_a_source_whose_link_is_gone_when_the_copy_begins_is_done_without() -> N
     joiner = world.join(9, hosts[0])
     reach(world, joiner, JoiningState.WAITING)
     number = joining_of(joiner).number
-    world.run(lambda: any(p.pulls for p in node_of(hosts[0]).context.policies.values()))
+    policies = node_of(hosts[0]).context.policies
+    world.run(lambda: any(p.pull_of(joiner.me.node) for p in policies.values()))
     world.unlink(hosts[2], joiner, LinkEnd.PROCESS_ENDED)
     world.run(lambda: joining_of(joiner).pull is not None or bool(joiner.joins_failed))
     joiner = persist(world, joiner, hosts[0])

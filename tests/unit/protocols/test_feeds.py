@@ -30,8 +30,8 @@ ONE, TWO, THREE = node(1), node(2), node(3)
 def test_weights_are_in_proportion_to_the_rates() -> None:
     most = limits.MAX_FEED_WEIGHT
     assert feed_weights((ONE, TWO), {ONE: 300, TWO: 100}) == {ONE: most * 3 // 4, TWO: most // 4}
-    assert feed_weights((ONE, TWO, THREE), {ONE: 5, THREE: 0}) == {ONE: most}
-    assert feed_weights((ONE, TWO), {ONE: 1000 * most, TWO: 1}) == {ONE: most - 1}
+    assert feed_weights((ONE, TWO, THREE), {ONE: 5, THREE: 0}) == {}
+    assert feed_weights((ONE, TWO), {ONE: 1000 * most, TWO: 1}) == {}
     assert feed_weights((ONE, TWO), {}) == {}
 
 
@@ -52,7 +52,7 @@ def test_one_that_has_copied_is_fed_by_all_sources_and_they_stay() -> None:
     assert planned_pulls([join], (ONE, TWO, THREE)) == (pull,), "a policy with it may be under way"
     (later,) = planned_pulls([join], (ONE, THREE))
     assert later.sources == (ONE, THREE)
-    assert set(later.feeders) == {ONE}
+    assert set(later.feeders) == {ONE}, "the other one would have less than a part in 64"
 
 
 def test_one_that_has_to_copy_everything_is_fed_by_its_parent_alone() -> None:
@@ -75,7 +75,7 @@ def following() -> tuple[World, list[Host], Host]:
     """Return a world, its members, and a joiner that has copied and follows the rounds."""
     world, hosts = cluster(0, beside=True)
     joiner = world.join(9, hosts[0])
-    reach(world, joiner, JoiningState.FOLLOWING)
+    reach(world, joiner, JoiningState.CAUGHT_UP)
     return world, hosts, joiner
 
 
