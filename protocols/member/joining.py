@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 from protocols import limits
 from protocols.effects import CloseLink, Dial, DropUpdates, HashOwnShards, JoinFailed, StandsBy
 from protocols.errors import RemoteProtocolError
+from protocols.member.copies import update_part_bytes
 from protocols.member.copying import Copying
 from protocols.member.cycle_table import CycleState
 from protocols.member.fellows import Fellows
@@ -22,9 +23,11 @@ from protocols.member.joining_table import (
     ON_THE_WAY,
     JoiningState,
 )
+from protocols.member.opening_links import OpeningLinks
 from protocols.member.orders import check_welcome
 from protocols.member.pull import (
     MANIFESTS,
+    WINDOW_SECONDS,
     AskManifest,
     AskShards,
     Pull,
@@ -83,7 +86,7 @@ class Joining:
         self._context = context
         self._cycle = cycle
         self._sponsor = sponsor
-        self._wanted: dict[bytes, bool | None] = {}  # neighbour -> link open; None: not known yet
+        self._opening = OpeningLinks(context)
         self._rates = SourceRates(context)
         self._stalled = Stalled()
         self._hosts: dict[bytes, None] = {sponsor.node: None}  # members of the cluster we join
@@ -96,7 +99,7 @@ class Joining:
         self._state_at = -1  # the iteration at whose start the state is that is copied
         self._pulled_at = 0  # the iteration whose state is here, once it has been pulled
         self._fetching_since: float | None = None  # since when a policy's body is missing
-        self._measure_by: float | None = None  # when to wait for the rates of the links no longer
+        self._look_at = 0.0  # when to look again whether a source has become slow
         context.do(Dial(sponsor))
 
     @property
@@ -148,7 +151,9 @@ class Joining:
             return None
         times = [self._repeat_at, self.fellows.deadline]
         if self.state is JoiningState.LINKING:
-            times.append(self._measure_by)
+            times.append(self._opening.deadline)
+        if self.pull is not None and self.pull.waits:
+            times.append(self._look_at)
         return min(time for time in times if time is not None)
 
     def expects(self, source: bytes, shard: int, iteration: int) -> bool:
@@ -186,19 +191,14 @@ class Joining:
             return
         self.number = message.join
         self.state = JOINING_TABLE.step(self.state, "open links", JoiningState.LINKING)
-        for member in message.neighbours:
-            linked = member.node in self._context.links
-            self._wanted[member.node] = True if linked else None
-            if not linked:
-                self._context.do(Dial(member))
+        self._opening.dial(message.neighbours)
         self._settle_links(now)
 
     def link_settled(self, now: float, node: bytes, *, is_open: bool) -> None:
         """Note whether the link to `node`, which was dialled, could be opened."""
         if is_open:
             self.fellows.linked(node)
-        if self._wanted.get(node, False) is None:
-            self._wanted[node] = is_open
+        if self._opening.settled(node, is_open=is_open):
             self._settle_links(now)
         elif node == self._sponsor.node and not is_open:
             self.fail(f"no link to {self._sponsor.name} could be opened")
@@ -270,7 +270,7 @@ class Joining:
         """Take a shard that has arrived. Raises `RemoteProtocolError` if it was not asked for."""
         if self.pull is None or not self.pull.expects(event.source, event.shard):
             raise RemoteProtocolError("a shard that was not asked for")
-        self._rates.arrived(event.source, event.rate)
+        self._rates.arrived(event.source, event.rate, self.shard_bytes)
         self._follow(self.pull.shard(event.source, event.shard, event.digest))
         self.fellows.tick(self._context.now)
 
@@ -284,7 +284,8 @@ class Joining:
         """Take a part of an update. Raises `RemoteProtocolError` if it was not asked for."""
         if self.copy is None:
             raise RemoteProtocolError("a part of an update that was not asked for")
-        self._rates.arrived(event.source, event.rate)
+        part_bytes = update_part_bytes(self._context.config.update_bytes)
+        self._rates.arrived(event.source, event.rate, part_bytes)
         self.copy.arrived(event)
         self._copied_on(self.copy)
 
@@ -353,6 +354,9 @@ class Joining:
             self._settle_links(now)
         if self.on_the_way:
             self.fellows.tick(now)
+        if self.pull is not None and self.pull.waits and now >= self._look_at:
+            self._look_at = now + WINDOW_SECONDS
+            self._follow(self.pull.look())
         if self.state is JoiningState.ATTACHING:
             if self._attach_by is None:
                 self._attach_by = now + limits.LINK_OPEN_SECONDS
@@ -400,7 +404,7 @@ class Joining:
             config = context.config
             context.send(to, JoinRequest(config.me, config.wanted_neighbours))
         elif self.state in (JoiningState.WAITING, JoiningState.COPIED):
-            links, copy, config = self._open_links, self.copy, context.config
+            links, copy, config = self._opening.open, self.copy, context.config
             rates = tuple(self._rates.of_link(node) for node in links)
             # Who stays outside may fall behind again, and is not to enter before it has caught up.
             copied = self.state is JoiningState.COPIED and copy is not None and copy.is_close
@@ -426,32 +430,21 @@ class Joining:
         """How many bytes need not be copied, as far as is known, because they are here."""
         return self.pull.spared * self.shard_bytes if self.pull is not None else 0
 
-    @property
-    def _open_links(self) -> tuple[bytes, ...]:
-        return tuple(n for n, is_open in self._wanted.items() if is_open)
-
     def measured(self, now: float, links: tuple[Incoming, ...]) -> None:
         """Take new measurements; the join may have waited for the rates of its links."""
         self._stalled.measured(links)
         self._settle_links(now)
 
     def _settle_links(self, now: float) -> None:
-        """Tell the scheduler which links are open, once each is open or has failed. It waits for up
-        to `PROBE_WAIT_SECONDS` for their rates, so that the pull is divided well from the start."""
-        if any(state is None for state in self._wanted.values()):
+        """Tell the scheduler which links are open, once each is open or has failed, and their rates
+        are known as far as is to be waited for."""
+        if self.state is not JoiningState.LINKING or not self._opening.are_settled:
             return
-        if self.state is not JoiningState.LINKING:
-            return
-        if not self._open_links:
+        if not self._opening.open:
             self.fail("no link to any chosen neighbour could be opened")
-            return
-        if self._measure_by is None:
-            self._measure_by = now + limits.PROBE_WAIT_SECONDS
-        measured = all(self._context.incoming(n) is not None for n in self._open_links)
-        if not measured and now < self._measure_by:
-            return
-        self.state = JOINING_TABLE.step(self.state, "links settled", JoiningState.WAITING)
-        self.repeat(now)
+        elif self._opening.are_measured(now):
+            self.state = JOINING_TABLE.step(self.state, "links settled", JoiningState.WAITING)
+            self.repeat(now)
 
     def _begin(self, now: float) -> None:
         """Start to copy the state, once the policy that names the pull is stored here; otherwise

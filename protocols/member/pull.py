@@ -190,6 +190,17 @@ class Pull:
         return source in (self._asked.get(shard), self._also.get(shard))
 
     @property
+    def waits(self) -> bool:
+        """Whether everything is asked for, and another source might send what one still owes."""
+        copies = self.state is PullState.COPYING and self._may_ask_twice
+        return copies and bool(self._asked) and not self._left and len(self._ready) > 1
+
+    def look(self) -> list[PullEffect]:
+        """Look again whether a source has become so slow that another one sends sooner what it
+        owes, since nothing may arrive any more that would be a reason to look."""
+        return self._ask_twice() if self.waits else []
+
+    @property
     def awaited(self) -> dict[bytes, int]:
         """Source -> how often it has answered so far, for the sources that owe an answer."""
         owing = dict.fromkeys(sorted(self._asked.values()))
@@ -409,7 +420,7 @@ class Pull:
 
     def _seconds_left(self, owner: bytes, shards: int) -> float:
         """Return after how many seconds `owner` has sent so many shards; 0 if that is not known."""
-        rate = self._offer(owner, 0).rate
+        rate = self._offer(owner, shards * self._shard_bytes).rate
         return shards * self._shard_bytes / rate if rate else 0.0
 
     def _asked_last(self, owner: bytes) -> list[int]:

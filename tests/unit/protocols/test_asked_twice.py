@@ -108,3 +108,28 @@ def test_who_has_sent_a_wrong_copy_is_not_asked_for_that_one_again() -> None:
     assert not asked(effects, A) or first not in asked(effects, A)
     end.until_only_slow_is_left()
     assert not end.pull.expects(A, first)
+
+
+def test_a_source_that_is_found_slow_when_nothing_arrives_any_more() -> None:
+    end = ending(A, B, slow=FAST)
+    assert not end.owes(A), "B was expected to be done soon"
+    assert end.pull.waits
+    assert end.pull.look() == []
+    end.rates[B] = SLOW
+    assert asked(end.pull.look(), A)
+
+
+def test_there_is_nothing_to_look_at_before_all_is_asked_for_or_with_one_source() -> None:
+    def offer(source: bytes, busy_bytes: int) -> Offer:
+        return Offer(source, "", FAST, 0.001, busy_bytes)
+
+    many = Pull(100, SHARD_BYTES, (A, B), offer, evenly, manifests=1)
+    for source in (A, B):
+        many.began(source)
+    assert not many.waits
+    assert not ending(A, B, slow=None).pull.look()
+    alone = Ending(A)
+    for shard in alone.owes(A)[:-1]:
+        alone.send(A, shard)
+    assert not alone.pull.waits
+    assert alone.pull.look() == []

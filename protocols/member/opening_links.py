@@ -1,0 +1,58 @@
+"""The links that a joiner was told to open: which of them are open, and how fast those are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from protocols import limits
+from protocols.effects import Dial
+
+if TYPE_CHECKING:
+    from protocols.cluster.view import Member
+    from protocols.member.context import Context
+
+
+class OpeningLinks:
+    """The links of one join."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._wanted: dict[bytes, bool | None] = {}  # neighbour -> link open; None: not known yet
+        self._measure_by: float | None = None  # when to wait for their rates no longer
+
+    @property
+    def open(self) -> tuple[bytes, ...]:
+        """The neighbours to which a link could be opened."""
+        return tuple(n for n, is_open in self._wanted.items() if is_open)
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether each link is open or has failed."""
+        return None not in self._wanted.values()
+
+    @property
+    def deadline(self) -> float | None:
+        """When `are_measured` may have become true although nothing has happened."""
+        return self._measure_by
+
+    def dial(self, neighbours: tuple[Member, ...]) -> None:
+        """Open the links to `neighbours` that are not open yet."""
+        for member in neighbours:
+            linked = member.node in self._context.links
+            self._wanted[member.node] = True if linked else None
+            if not linked:
+                self._context.do(Dial(member))
+
+    def settled(self, node: bytes, *, is_open: bool) -> bool:
+        """Note whether the link to `node` could be opened; return whether that was awaited."""
+        if self._wanted.get(node, False) is not None:
+            return False
+        self._wanted[node] = is_open
+        return True
+
+    def are_measured(self, now: float) -> bool:
+        """Return whether the rates of all open links are known, or have been waited for as long as
+        `PROBE_WAIT_SECONDS`. With them a pull is divided well from the start."""
+        if self._measure_by is None:
+            self._measure_by = now + limits.PROBE_WAIT_SECONDS
+        return now >= self._measure_by or all(self._context.incoming(n) for n in self.open)
