@@ -6,7 +6,7 @@ These functions read and change nothing else; when a round starts is decided in 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import cycle
+from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from protocols.cluster.stripes import rooted, towards
@@ -73,12 +73,8 @@ def _stripe_lanes(policy: Policy, node: bytes) -> tuple[Lane, ...]:
     tree = bytes(numbers.get(p, k) for k, p in enumerate(policy.parents))
     found: list[Lane] = []
     places: dict[Way, Lane] = {}
-    taken: dict[int, Iterator[Way]] = {}
-    for stripe in policy.stripes:
+    for stripe, way in zip(policy.stripes, _stripe_ways(policy, tree), strict=True):
         owner = stripe.owner
-        if owner not in taken:
-            taken[owner] = _owner_ways(policy, tree, owner)
-        way = next(taken[owner])
         if way not in places:
             places[way] = _lane(policy, node, way.up, way.down)
         down = way.down
@@ -94,9 +90,32 @@ def _stripe_lanes(policy: Policy, node: bytes) -> tuple[Lane, ...]:
     return tuple(found)
 
 
+def _stripe_ways(policy: Policy, tree: bytes) -> list[Way]:
+    """Return the way that each stripe takes.
+
+    Of its owner's ways it takes one that is still free on which the fewest sums are sent until all
+    copies have theirs. So each copy has its sum from the owner itself if there is such a way.
+    """
+    owned: dict[int, list[int]] = {}
+    for number, stripe in enumerate(policy.stripes):
+        owned.setdefault(stripe.owner, []).append(number)
+    found: dict[int, Way] = {}
+    sent: dict[tuple[Way, bytes], int] = {}
+    for owner, numbers in owned.items():
+        free = list(islice(_owner_ways(policy, tree, owner), len(numbers)))
+        for number in numbers:
+            keepers = policy.stripes[number].keepers
+            for way in free:
+                if (way, keepers) not in sent:
+                    sent[way, keepers] = sum(map(len, towards(way.down, keepers).values()))
+            found[number] = min(free, key=lambda way: sent[way, keepers])
+            free.remove(found[number])
+    return [found[number] for number in range(len(policy.stripes))]
+
+
 def _owner_ways(policy: Policy, tree: bytes, owner: int) -> Iterator[Way]:
-    """Yield, without end, the ways that an owner's stripes take one after the other: the policy's
-    ways that have it as their root, each as often as its weight says.
+    """Yield, without end, the ways that an owner's stripes take: the policy's ways that have it as
+    their root, each as often as its weight says.
 
     If there is none, that is a star if the owner has a link to each member, since every link then
     carries as little as can be, else the policy's tree, rooted there.

@@ -155,6 +155,17 @@ def test_an_owners_stripes_are_divided_among_its_ways_as_their_weights_say() -> 
     assert [lane.parent for lane in lanes] == [view.nodes[k] for k in (1, 0, 1, 1, 0, 1)]
 
 
+def test_a_stripe_takes_a_way_on_which_its_copy_is_next_to_the_owner_if_one_is_free() -> None:
+    view = view_of(4)
+    # Member 2 is next to the owner, member 0, on the first of these ways, and member 3 on the other.
+    two, three = (Way(bytes(t), bytes(t), 1) for t in ([0, 0, 0, 2], [0, 0, 3, 0]))
+    policy = policy_of(view, stripe(0, 3), stripe(0, 2), stripe(0, 3), ways=(two, three))
+    lanes, _ = Lanes().of(policy, view.nodes[0])
+    to = [tuple(view.nodes.index(n) for n in lane.sums_to) for lane in lanes]
+    # The ways have three turns, of which the first one has two: one sum goes by way of member 2.
+    assert to == [(3,), (2,), (2,)]
+
+
 def test_without_links_to_all_the_tree_is_turned() -> None:
     view = view_of(3, missing=((0, 2),))
     policy = policy_of(view, stripe(2))
