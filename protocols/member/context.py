@@ -153,6 +153,13 @@ class Context:
         return Past(self.iteration, self.lineage, self.ancestors)
 
     @property
+    def may_be_named(self) -> bool:
+        """Whether a policy with this node in its view may come into force: nobody offers one before
+        it is stored here."""
+        key = self.policy.key if self.policy is not None else (0, 0)
+        return any(p.key > key and p.view.member(self.node) for p in self.policies.values())
+
+    @property
     def is_member(self) -> bool:
         """Whether this node is in the view in force."""
         return self.policy is not None and self.node in self.policy.view.nodes

@@ -29,7 +29,6 @@ from protocols.cluster import standby
 from protocols.cluster.stripes import kept_without
 from protocols.effects import Depart
 from protocols.member.cycle_table import CycleState
-from protocols.member.joining_table import JoiningState
 from protocols.wire import messages as m
 
 if TYPE_CHECKING:
@@ -262,8 +261,8 @@ class Departure:
         context, policy, cycle = self._context, self._context.policy, self._cycle
         self._again_at = now + limits.RETRY_SECONDS
         joining = self._entry.joining
-        if joining is not None and joining.state is JoiningState.CAUGHT_UP:
-            return  # a policy with this node may be on its way: enter first, then leave
+        if joining is not None and joining.on_the_way and context.may_be_named:
+            return  # a policy with this node may come into force: enter first, then leave
         idle = cycle.state is not CycleState.APPLYING  # an update must not be torn
         if not context.is_member or policy is None:
             cycle.leave(context.departs, context.standby)

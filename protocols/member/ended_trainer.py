@@ -28,13 +28,17 @@ from protocols.events import Applied, Contributed
 from protocols.wire.messages import PullBegins
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocols.effects import Effect
 
 
 class EndedTrainer:
     """The part of one node that answers for its trainer. `has_ended`: whether it has to."""
 
-    def __init__(self) -> None:
+    def __init__(self, feeds: Callable[[bytes], bool] = lambda _node: False) -> None:
+        """`feeds(joiner)`: whether this node is one of several that forward the rounds to it."""
+        self._feeds = feeds
         self.has_ended = False
         self.answers: deque[Contributed | Applied] = deque()  # events that the node takes next
         self._last: Contributed | None = None
@@ -76,7 +80,8 @@ class EndedTrainer:
                 case KeepUpdate() | Publish() | TakeDigest():
                     pass
                 case Send(to, envelope) if isinstance(envelope.message, PullBegins):
-                    left.append(CloseLink(to))  # the joiner then uses other sources
+                    if not self._feeds(to):
+                        left.append(CloseLink(to))  # the joiner then uses other sources
                 case _:
                     left.append(effect)
         return left

@@ -14,7 +14,6 @@ from protocols.effects import CloseLink, Dial, DropUpdates, HashOwnShards, JoinF
 from protocols.errors import RemoteProtocolError
 from protocols.member.copies import update_part_bytes
 from protocols.member.copying import Copying
-from protocols.member.cycle_table import CycleState
 from protocols.member.fellows import Fellows
 from protocols.member.joining_table import (
     COPYING,
@@ -25,6 +24,7 @@ from protocols.member.joining_table import (
 )
 from protocols.member.opening_links import OpeningLinks
 from protocols.member.orders import check_welcome
+from protocols.member.patience import Patience
 from protocols.member.pull import (
     MANIFESTS,
     WINDOW_SECONDS,
@@ -98,7 +98,7 @@ class Joining:
         self._pull_began = 0.0
         self._state_at = -1  # the iteration at whose start the state is that is copied
         self._pulled_at = 0  # the iteration whose state is here, once it has been pulled
-        self._fetching_since: float | None = None  # since when a policy's body is missing
+        self._patience = Patience(context)
         self._look_at = 0.0  # when to look again whether a source has become slow
         context.do(Dial(sponsor))
 
@@ -203,12 +203,14 @@ class Joining:
         elif node == self._sponsor.node and not is_open:
             self.fail(f"no link to {self._sponsor.name} could be opened")
 
-    def link_down(self, node: bytes) -> None:
-        """Act on the end of a link: without one that feeds this node, or without any link, the join
-        fails, unless this node may be a member already."""
+    def link_down(self, node: bytes, *, is_clean: bool) -> None:
+        """Act on the end of a link. Without any link, or if one breaks that feeds this node, the
+        join fails, unless this node may be a member already. Of a link that was closed on purpose
+        everything has come, and it may be needed no more (`patience.py`)."""
         policy = self._context.policy
         pull = policy.pull_of(self._context.node) if policy else None
-        if (self._is_alone or (pull and pull.is_fed_by(node))) and not self.may_enter:
+        feeds = pull is not None and pull.is_fed_by(node) and not is_clean
+        if (self._is_alone or feeds) and not self.may_enter:
             self.fail(f"the link to {self._context.name(node)} broke")
         else:
             self.source_lost(node)
@@ -325,6 +327,10 @@ class Joining:
         if JOINING_TABLE.allows(self.state, "applied"):
             self.state = JOINING_TABLE.step(self.state, "applied", JoiningState.CAUGHT_UP)
             self.repeat(now)
+        elif (
+            self.state is JoiningState.CAUGHT_UP and self._context.iteration == self._pulled_at + 1
+        ):
+            self.repeat(now)  # what `_pulled` has said may have come before the policy was in force
 
     def entered(self) -> None:
         """End the join, because the policy in force has this node in its view."""
@@ -366,21 +372,12 @@ class Joining:
             self.fail(f"no scheduler has answered for {limits.JOIN_ANSWER_SECONDS:.0f} s")
         if self.state is JoiningState.CAUGHT_UP and self._is_alone and not self.may_enter:
             self.fail("the round that was here did not name this device, and every link broke")
-        self._look_at_fetching(now)
+        over = self._patience.ended(now, self._cycle.state, may_enter=self.may_enter)
+        if over and self.on_the_way:
+            self.fail(over)
         if self.on_the_way and now >= self._repeat_at:
             self._give_up_stalled(now)
             self.repeat(now)
-
-    def _look_at_fetching(self, now: float) -> None:
-        """Give up if a policy's body has been missing for too long. Members keep only their last
-        policies, so a joiner whose trainer hung in its first update, while the members went on, may
-        need one that nobody has any more."""
-        if self._cycle.state is not CycleState.FETCHING:
-            self._fetching_since = None
-            return
-        self._fetching_since = now if self._fetching_since is None else self._fetching_since
-        if now - self._fetching_since >= limits.FETCH_PATIENCE_SECONDS:
-            self.fail("the others are too far ahead to be followed")
 
     def _give_up_stalled(self, now: float) -> None:
         """Replace a source that owes an answer and has sent nothing at all, shards or chunks, for
@@ -390,8 +387,10 @@ class Joining:
         owing = dict(self.pull.awaited)
         for source, answers in self.copy.awaited.items() if self.copy is not None else ():
             owing[source] = owing.get(source, 0) + answers
+        fed = self._context.policy.pull_of(self._context.node) if self._context.policy else None
         for source in self._stalled.look(now, owing):
-            self._context.do(CloseLink(source))
+            if fed is None or not fed.is_fed_by(source):  # it may still send rounds
+                self._context.do(CloseLink(source))
             self.source_lost(source)
 
     def repeat(self, now: float) -> None:

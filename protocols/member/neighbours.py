@@ -90,7 +90,7 @@ class Neighbours:
         if event.why is LinkEnd.PROTOCOL_ERROR:
             context.do(Distrust(node))  # for a while (`relinking.py`), or until it joins again
         if joining is not None and joining.on_the_way:
-            joining.link_down(node)
+            joining.link_down(node, is_clean=event.why.is_clean)
         elif self.cycle.over or policy is None or (event.why.is_clean and context.is_leaving(node)):
             return
         elif context.is_member and not context.is_spare(peer, policy.view):

@@ -35,7 +35,13 @@ class TrainerDesk:
     ) -> None:
         self._context, self._debt = context, debt
         self._cycle, self._replicas = cycle, replicas
-        self.ended = EndedTrainer()
+        self.ended = EndedTrainer(self._is_one_of_several)
+
+    def _is_one_of_several(self, joiner: bytes) -> bool:
+        """Whether this node and others forward the rounds to `joiner`."""
+        policy = self._context.policy
+        pull = policy.pull_of(joiner) if policy is not None else None
+        return pull is not None and bool(pull.feeds) and pull.is_fed_by(self._context.node)
 
     def take(self, event: TrainerEvent) -> None:
         """Take what the trainer has done, or that its process has ended."""

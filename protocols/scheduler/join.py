@@ -77,9 +77,8 @@ class Join:
     links: tuple[bytes, ...] = ()
     sources: tuple[bytes, ...] = ()  # those of `links` that it copies from
     parent: bytes = b""
-    feeds: dict[bytes, int] = field(
-        default_factory=dict
-    )  # source -> its weight, as in `Pull.feeds`
+    feeds: dict[bytes, int] = field(default_factory=dict)  # source -> weight, if it has one
+    are_chosen: bool = False  # these two are those for the last rounds before it enters
     progress: JoinProgress | None = None
     unmeasured: int = 0  # how often it said that no rate of its links was known
     stops_until: float = math.inf
@@ -118,7 +117,8 @@ class Join:
     def take(self, pull: Pull) -> None:
         """Note from whom the joiner copies and is fed, as a policy has it."""
         self.together, self.sources, self.parent = pull.together, pull.sources, pull.parent
-        self.feeds = dict(zip(pull.sources, pull.feeds, strict=True)) if pull.feeds else {}
+        self.feeds = {n: w for n, w in zip(pull.sources, pull.feeds, strict=False) if w}
+        self.are_chosen = not pull.beside
 
     def choose_feeds(self, sources: tuple[bytes, ...]) -> None:
         """Choose who of `sources` forwards the rounds to the joiner, if nobody is chosen yet or one
@@ -128,10 +128,11 @@ class Join:
         updates. One that still has to copy everything is fed by its parent alone: it fails if the
         link to whoever feeds it breaks, while other sources can be replaced during a long copy.
         """
-        begins = self.copied and not self.beside and not self.feeds
-        if self.parent in sources and all(n in sources for n in self.feeds) and not begins:
+        ends = self.copied and not self.beside
+        still = self.parent in sources and all(n in sources for n in self.feeds)
+        if still and (self.are_chosen or not ends):
             return
-        self.feeds = feed_weights(sources, self.rates) if self.copied and not self.beside else {}
+        self.feeds, self.are_chosen = feed_weights(sources, self.rates) if ends else {}, ends
         weights = self.feeds or self.rates
         self.parent = max(sources, key=lambda n: weights.get(n, 0))
 

@@ -365,7 +365,8 @@ class Joins:
                 continue  # this loss was reported before
             join.links = tuple(n for n in join.links if n != other)
             self._agenda.changed(join.joiner.node)
-            pulls = [s.policy.pull_of(join.joiner.node) for s in self._agenda.under_way]
+            policies = [self._agenda.policy, *(s.policy for s in self._agenda.under_way)]
+            pulls = [policy.pull_of(join.joiner.node) for policy in policies]
             feeds = not join.beside and other in (join.parent, *join.feeds)
             feeds = feeds or any(pull is not None and pull.is_fed_by(other) for pull in pulls)
             stuck = feeds and (
@@ -428,7 +429,8 @@ class Joins:
                 join.state = JOIN_TABLE.step(join.state, "pull in force", then)
                 join.take(pull)
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
-                join.stops_until = math.inf if pull.beside else now + self._most_s(join)
+                waits = not pull.beside and not join.has_state
+                join.stops_until = now + self._most_s(join) if waits else math.inf
                 begun = True
             elif join.joiner.node in policy.view.nodes:  # it has entered
                 if JOIN_TABLE.allows(join.state, "entry in force"):

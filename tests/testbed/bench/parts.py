@@ -288,7 +288,8 @@ def _measured(
     steps = tuple(b - a for a, b in pairwise(times))
     size = int(lab.job[lab.job.index("--parameters") + 1])
     gradient = FLOAT_BYTES * size
-    sums = _sums(counts, begun + 1, begun + args.steps) / gradient if counts is not None else 0.0
+    last = begun + args.steps - 1  # some agents may not have noted the one after it yet
+    sums = _sums(counts, begun + 1, last) / gradient if counts is not None else 0.0
     return Outcome(what, case, way, steps, whole / len(times) / gradient, sums)
 
 
@@ -299,7 +300,7 @@ def _sums(counts: Path, first: int, last: int) -> float:
         json.loads(line) for file in counts.iterdir() for line in file.read_text().splitlines()
     ]
     found = [line.get("SUM", 0) for line in lines if first <= line["iteration"] <= last]
-    return sum(found) / (last - first + 1)
+    return float(sum(found)) / (last - first + 1)
 
 
 def _while_learning(case: str, way: str, args: argparse.Namespace, lab: Lab) -> Outcome:

@@ -157,7 +157,7 @@ def test_an_owners_stripes_are_divided_among_its_ways_as_their_weights_say() -> 
 
 def test_a_stripe_takes_a_way_on_which_its_copy_is_next_to_the_owner_if_one_is_free() -> None:
     view = view_of(4)
-    # Member 2 is next to the owner, member 0, on the first of these ways, and member 3 on the other.
+    # Next to the owner, member 0, is member 2 on the first of these ways, and 3 on the other.
     two, three = (Way(bytes(t), bytes(t), 1) for t in ([0, 0, 0, 2], [0, 0, 3, 0]))
     policy = policy_of(view, stripe(0, 3), stripe(0, 2), stripe(0, 3), ways=(two, three))
     lanes, _ = Lanes().of(policy, view.nodes[0])
