@@ -152,6 +152,7 @@ class Reducer:
         self._over: Key | None = None  # the round that was completed here last
         self._round: Round | None = None
         self._peers: dict[bytes, _Peer] = {}
+        self._most_early = limits.MAX_EARLY_BYTES  # of a neighbour; a joiner's feeders share it
         self._own_word: ControlWord | None = None
         self._results: dict[int, _Result] = {}  # of the last two iterations
         self._frozen = False  # a fence has stopped the round: nothing more is accepted or sent
@@ -199,6 +200,7 @@ class Reducer:
             self._past = [*self._past, self._round.spec.lineage][-_PAST_LINEAGES:]
         self.freeze()
         self._frozen = False
+        self._most_early = limits.MAX_EARLY_BYTES // max(1, len(dict.fromkeys(spec.feeders)))
         self.memory.make_room(spec.iteration)
         self._round = Round(spec)
         self._own_word, self._no_own = None, False
@@ -219,8 +221,7 @@ class Reducer:
         for name, peer in list(self._peers.items()):
             self._free(peer, sum(len(b) for b in peer.sums.values()))
             peer.sums.clear()
-            early, peer.early = peer.early, {}
-            wrong = ""
+            early, peer.early, wrong = peer.early, {}, ""
             for frame in early.values():
                 try:
                     self._take(name, peer, frame)
@@ -327,7 +328,7 @@ class Reducer:
             buffer = self.memory.part(now.spec.iteration, header.index).data.cast("B")
         peer.arriving = _Frame(header, buffer, size)
         peer.scratch += size
-        if peer.scratch > limits.MAX_EARLY_BYTES and not peer.held:
+        if peer.scratch > self._most_early and not peer.held:
             peer.held = True
             self._wire.hold_bulk(sender, True)
         return buffer
@@ -431,7 +432,7 @@ class Reducer:
         peer.scratch -= size
 
     def _relieve(self, sender: bytes, peer: _Peer) -> None:
-        if peer.held and peer.scratch <= limits.MAX_EARLY_BYTES // 2:
+        if peer.held and peer.scratch <= self._most_early // 2:
             peer.held = False
             self._wire.hold_bulk(sender, False)
 

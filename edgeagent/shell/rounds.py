@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 # In the round in which a joiner has copied the state, the update waits until at most this many
 # bytes of the round are unsent to it, because all members would wait for the rest of them later.
 AHEAD_BYTES = 1 << 20
-# In all other rounds that a joiner follows, the update waits until at most this many rounds are
-# unsent to it, because what is unsent takes memory.
+# In all other rounds that a joiner follows, the update waits until at most the bytes of this many
+# rounds are unsent to it from here, because what is unsent takes memory.
 AHEAD_ROUNDS = 3
 FOLLOW_SECONDS = 0.01  # pause before checking this again
 # A joiner to which no byte has been sent for so long is cut off. Usually the scheduler gives up its

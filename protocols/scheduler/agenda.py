@@ -87,7 +87,7 @@ class Agenda:
         return any(pull.join == join for policy in policies for pull in policy.pulls)
 
     def withdraw_pull(self, joiner: bytes) -> bool:
-        """Withdraw the switch by which a parent would forward the rounds to `joiner`, if there is
+        """Withdraw the switch by which members would forward the rounds to `joiner`, if there is
         one; return False if it may be in force already, so that this is too late."""
         pulls = {s.policy.key: s.policy.pull_of(joiner) for s in self.under_way}
         return self._withdraw([k for k, pull in pulls.items() if pull and not pull.beside])

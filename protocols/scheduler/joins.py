@@ -47,7 +47,7 @@ MOST_UNMEASURED = 3  # reports without rates, after which a joiner is let in unm
 # So many steps of the members a join may have to wait for: the running one, and one more for each
 # policy that is on its way for other joiners and comes into force first.
 MOST_STEPS = 3
-_FOLLOWS = (JoinState.PULLING, JoinState.CAUGHT_UP)  # its parent forwards the rounds to it
+_FOLLOWS = (JoinState.PULLING, JoinState.CAUGHT_UP)  # members forward the rounds to it
 
 
 class Joins:
@@ -337,7 +337,7 @@ class Joins:
             join.has_state = True
 
     def caught_up(self, now: float, sender: bytes, number: int) -> None:
-        """The joiner has applied an update like the members, and can be let in."""
+        """The joiner has the state, and has applied an update like the members: it can be let in."""
         join = self.open.get(number)
         if join is None or sender != join.joiner.node:
             return

@@ -77,7 +77,8 @@ class LinksOpen(Message):
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp(Message):
-    """Joiner to scheduler: I have applied an update like the members; let me in by a policy."""
+    """Joiner to scheduler: I have the state, and my trainer has applied an update like those of the
+    members; let me in by a policy."""
 
     TAG: ClassVar[int] = 16
     join: int = wire(NUMBER)

@@ -102,6 +102,13 @@ def test_its_state_is_offered_to_nobody(ended: EndedTrainer) -> None:
     assert ended.stand_in([offer, other]) == [effects.CloseLink(b"j" * 32), other]
 
 
+def test_it_goes_on_to_forward_rounds_to_a_joiner_that_others_feed_too() -> None:
+    trainer = EndedTrainer(lambda joiner: joiner == b"j" * 32)
+    trainer.ended(4, 0, "reducing", ())
+    offers = [effects.Send(node * 32, Envelope(TAGS, BEGINS)) for node in (b"j", b"k")]
+    assert trainer.stand_in([*offers]) == [effects.CloseLink(b"k" * 32)]
+
+
 @pytest.mark.parametrize("moment", variants(range(1, 61, 12), range(1, 61)))
 def test_the_others_go_on_without_it(moment: int) -> None:
     """A trainer ends before any message, and its device leaves; no micro-batch is lost."""

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+import pytest
 
 from protocols import limits
+from protocols.effects import CloseLink
+from protocols.events import LeaveWanted, TrainerEnded
+from protocols.member.cycle_table import CycleState
 from protocols.member.joining_table import JoiningState
+from protocols.member.patience import Patience
 from protocols.network.link_end import LinkEnd
 from protocols.scheduler.join import Join, JoinState, feed_weights, planned_pulls
 from tests.unit.protocols.clusters import (
@@ -122,3 +129,95 @@ def test_a_feeder_that_was_lost_before_the_joiner_knew_of_it() -> None:
     context.links.pop(lost)
     joining._begin_pull(0.0, policy_of(hosts[0]), plan, {plan.parent: joining.copy.begins})
     assert joining.state is JoiningState.FAILED
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_feeder_may_leave_or_lose_its_trainer(leaves: bool) -> None:
+    world, _, joiner = following()
+    feeder = world.hosts[other_feeder(joiner)]
+    if leaves:
+        feeder.handle(LeaveWanted())
+    else:
+        feeder.lose_trainer()
+        feeder.handle(TrainerEnded())
+    enter(world, joiner)
+    assert not joiner.joins_failed
+    feeder.handle(LeaveWanted())
+    world.run(lambda: feeder.gone == "left")
+    go_on(world)
+
+
+def test_a_link_that_was_closed_on_purpose_is_missed_only_if_the_policy_still_needs_it() -> None:
+    world, _, joiner = following()
+    context = node_of(joiner).context
+    patience, now = Patience(context), world.now
+    assert patience.ended(now, CycleState.REDUCING, may_enter=False) == ""
+    lost = other_feeder(joiner)
+    context.links.pop(lost)
+    for passed, may_enter, wanted in (
+        (0.0, True, False),
+        (limits.RETRY_SECONDS, True, False),
+        (limits.RETRY_SECONDS, False, False),
+        (2 * limits.RETRY_SECONDS, False, True),
+    ):
+        said = patience.ended(now + passed, CycleState.REDUCING, may_enter=may_enter)
+        assert bool(said) is wanted
+    assert "broke" in said
+
+
+def test_a_joiner_gives_up_if_a_feeder_has_closed_the_link_and_is_still_to_feed_it() -> None:
+    world, hosts, joiner = following()
+    world.unlink(world.hosts[other_feeder(joiner)], joiner, LinkEnd.GOODBYE)
+    assert not joiner.joins_failed
+    world.run(lambda: bool(joiner.joins_failed) or joiner in world.members)
+    persist(world, joiner, hosts[0])
+    go_on(world)
+
+
+def test_a_policys_body_that_is_missing_for_long_is_given_up() -> None:
+    world, _, joiner = following()
+    patience, now = Patience(node_of(joiner).context), world.now
+    assert patience.ended(now, CycleState.FETCHING, may_enter=False) == ""
+    later = now + limits.FETCH_PATIENCE_SECONDS
+    assert "too far ahead" in patience.ended(later, CycleState.FETCHING, may_enter=False)
+    assert patience.ended(later, CycleState.REDUCING, may_enter=False) == ""
+
+
+def test_a_feeder_that_owes_an_answer_for_long_is_asked_no_more_and_goes_on_to_feed() -> None:
+    world, _, joiner = following()
+    joining, context = joining_of(joiner), node_of(joiner).context
+    feeder, stranger = other_feeder(joiner), node(77)
+    joining.state = JoiningState.PULLING
+    context.effects.clear()
+    with patch.object(joining._stalled, "look", return_value=[feeder, stranger]):
+        joining._give_up_stalled(world.now)
+    assert [e for e in context.effects if isinstance(e, CloseLink)] == [CloseLink(stranger)]
+
+
+def test_who_has_asked_to_be_let_in_and_is_named_by_no_policy_leaves_at_once() -> None:
+    _, _, joiner = following()
+    assert not node_of(joiner).context.may_be_named
+    joiner.handle(LeaveWanted())
+    assert joiner.gone == "left"
+
+
+def test_who_may_be_named_enters_first() -> None:
+    world, hosts, joiner = following()
+    world.run(lambda: node_of(joiner).context.may_be_named)
+    joiner.handle(LeaveWanted())
+    assert joiner.gone is None
+    world.run(lambda: joiner.gone == "left")
+    go_on(world)
+    assert joiner.me not in policy_of(hosts[0]).view.members
+
+
+def test_a_link_that_the_policy_in_force_needs_is_missed_although_another_is_planned() -> None:
+    _, hosts, joiner = following()
+    negotiator = node_of(hosts[0]).negotiator
+    assert negotiator is not None
+    (join,) = negotiator.joins.open.values()
+    lost = other_feeder(joiner)
+    join.feeds = {n: w for n, w in join.feeds.items() if n != lost}  # as if it were to leave
+    join.parent = next(n for n in join.sources if n != lost)
+    negotiator.joins.link_lost(lost, joiner.me.node)
+    assert not negotiator.joins.open
