@@ -337,7 +337,7 @@ class Joins:
             join.has_state = True
 
     def caught_up(self, now: float, sender: bytes, number: int) -> None:
-        """The joiner has the state, and has applied an update like the members: it can be let in."""
+        """The joiner has the state and has applied an update like the members: let it in."""
         join = self.open.get(number)
         if join is None or sender != join.joiner.node:
             return
