@@ -33,11 +33,11 @@ Tag = tuple[int, int]  # iteration, attempt
 @dataclass
 class Shape:
     """A tree: the parent of node k is `parents[k]`, and node 0 is the root. Also, for each
-    subscriber, the node that forwards to it. If there are `ways`, data chunk k takes way
-    (k - 1) % len(ways)."""
+    subscriber, the nodes that forward to it: the first one the word, and all the data chunks in
+    turns. If there are `ways`, data chunk k takes way (k - 1) % len(ways)."""
 
     parents: list[int]
-    subscribed: list[int]
+    subscribed: list[list[int]]
     ways: list[Way] = field(default_factory=list)
     window: int = 1
 
@@ -54,8 +54,8 @@ class Shape:
     def spec(self, number: int, tag: Tag) -> RoundSpec:
         """Return the place of member or subscriber `number` in the round `tag`."""
         member = number < self.members
-        above = self.parents[number] if member else self.subscribed[number - self.members]
-        listeners = [self.members + s for s, at in enumerate(self.subscribed) if at == number]
+        feeders = [] if member else self.subscribed[number - self.members]
+        above = self.parents[number] if member else feeders[0]
         return RoundSpec(
             LINEAGE,
             1,
@@ -63,12 +63,21 @@ class Shape:
             *tag,
             self.name(above) if number else None,
             tuple(map(self.name, self.children(number))) if member else (),
-            tuple(Feed(self.name(k)) for k in listeners) if member else (),
+            self.feeds(number),
             CHUNKS,
             member,
             lanes=tuple(self.lane(number, way) for way in self.ways) if member else (),
             turns=tuple(range(len(self.ways))) if member else (),
             window=self.window if self.ways else CHUNKS,
+            feeders=tuple(map(self.name, feeders)),
+        )
+
+    def feeds(self, number: int) -> tuple[Feed, ...]:
+        """Return what a node forwards to subscribers."""
+        return tuple(
+            Feed(self.name(self.members + s), at[0] == number, tuple(n == number for n in at))
+            for s, at in enumerate(self.subscribed)
+            if number in at
         )
 
     def lane(self, number: int, way: Way) -> Lane:

@@ -25,7 +25,7 @@ def test_work_in_slices_comes_to_the_same_bits(seed: int, monkeypatch: pytest.Mo
     draw = random.Random(seed)
     count = draw.randint(1, 7)
     parents = [0] + [draw.randint(0, k - 1) for k in range(1, count)]
-    shape = Shape(parents, [draw.randrange(count) for _ in range(draw.randint(0, 2))])
+    shape = Shape(parents, [[draw.randrange(count)] for _ in range(draw.randint(0, 2))])
     cluster = Cluster(shape, ROUNDS, seed, "float32", sliced=True)
     cluster.run()
     cluster.check()

@@ -19,7 +19,8 @@ def shapes(draw: st.DrawFn) -> Shape:
     """Trees of up to seven members with up to two subscribers."""
     count = draw(st.integers(1, 7))
     parents = [0] + [draw(st.integers(0, k - 1)) for k in range(1, count)]
-    return Shape(parents, draw(st.lists(st.integers(0, count - 1), max_size=2)))
+    feeders = st.lists(st.integers(0, count - 1), min_size=1, max_size=4)
+    return Shape(parents, draw(st.lists(feeders, max_size=2)))
 
 
 @given(shapes(), st.integers(0, 1 << 32), st.sampled_from(["float32", "float64"]))
@@ -63,7 +64,7 @@ def test_a_small_bound_slows_neighbours_down_and_changes_nothing(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_EARLY_BYTES", 100)
-    cluster = Cluster(Shape([0, 0, 0, 1, 1], [2, 4]), ROUNDS, seed, "float32")
+    cluster = Cluster(Shape([0, 0, 0, 1, 1], [[2, 3, 0], [4]]), ROUNDS, seed, "float32")
     cluster.run()
     cluster.check()
     assert cluster.holds > 0
