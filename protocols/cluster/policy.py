@@ -77,7 +77,8 @@ class Pull:
 
     def is_fed_by(self, node: bytes) -> bool:
         """Return whether `node` forwards anything of the rounds to the joiner."""
-        return not self.beside and (node == self.parent or node in self.feeders)
+        weights = dict(zip(self.sources, self.feeds, strict=False))  # none if there are no feeds
+        return not self.beside and (node == self.parent or weights.get(node, 0) > 0)
 
 
 @dataclass(frozen=True, slots=True)
