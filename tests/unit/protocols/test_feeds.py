@@ -221,3 +221,10 @@ def test_a_link_that_the_policy_in_force_needs_is_missed_although_another_is_pla
     join.parent = next(n for n in join.sources if n != lost)
     negotiator.joins.link_lost(lost, joiner.me.node)
     assert not negotiator.joins.open
+
+
+def test_who_forwards_rounds_beside_others_knows_it() -> None:
+    world, hosts, joiner = following()
+    desk = node_of(world.hosts[other_feeder(joiner)]).trainer_desk
+    assert desk._is_one_of_several(joiner.me.node)
+    assert not desk._is_one_of_several(hosts[0].me.node)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
@@ -21,7 +22,8 @@ from protocols.cluster.life import (
     Note,
     Say,
 )
-from protocols.events import ExpelWanted, Tick
+from protocols.events import Applied, ExpelWanted, Tick
+from protocols.member.copying import Copying
 from protocols.member.joining_table import JoiningState
 from protocols.recovery.recovery import Recovery
 from protocols.scheduler.join import JoinState
@@ -441,3 +443,22 @@ def test_one_whose_trainer_is_slow_applies_what_is_here_before_it_goes_on_alone(
     outside.hang(5.0)
     ends_alike(world, hosts, outside)
     assert outside.iteration == world.steps
+
+
+def test_who_follows_fails_only_when_its_trainer_is_idle() -> None:
+    """Its trainer applies what has come: that may be the last update, with which it has ended."""
+    world, _, outside = following(1)
+    world.run(lambda: follows(outside))
+    joining = joining_of(outside)
+    copy = joining.copy
+    assert copy is not None
+    update = Applied(copy.next, b"")
+    with patch.object(Copying, "drains", property(lambda _copy: True)):
+        joining.fail("the others are gone")
+        assert follows(outside)
+    with (
+        patch.object(Copying, "drains", property(lambda _copy: False)),
+        patch.object(copy, "applied", return_value=True),
+    ):
+        assert joining.update_applied(update)
+    assert joining.state is JoiningState.FAILED
