@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from protocols.cluster.election import Election
-    from protocols.cluster.policy import Electorate, Policy
+    from protocols.cluster.policy import Electorate, Policy, Pull
     from protocols.cluster.view import Member, View
     from protocols.events import Applied
     from protocols.network.measures import Rate
@@ -151,6 +151,10 @@ class Context:
     def past(self) -> Past:
         """The history of the training state: its iteration and the lineages it has gone through."""
         return Past(self.iteration, self.lineage, self.ancestors)
+
+    def pull_of(self, joiner: bytes) -> Pull | None:
+        """Return the pull of `joiner` under the policy in force, None if there is none."""
+        return self.policy.pull_of(joiner) if self.policy is not None else None
 
     @property
     def may_be_named(self) -> bool:

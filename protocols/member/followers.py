@@ -28,8 +28,7 @@ class Followers:
 
     def has_failed(self, joiner: bytes) -> bool:
         """Whether the policy in force names a join of `joiner` that has failed."""
-        policy = self._context.policy
-        pull = policy.pull_of(joiner) if policy is not None else None
+        pull = self._context.pull_of(joiner)
         return pull is not None and pull.join in self._failed
 
     def link_down(self, node: bytes) -> None:

@@ -60,8 +60,7 @@ class Holds:
 
     def is_for(self, joiner: bytes) -> bool:
         """Whether this node keeps the state of the running iteration for the join of `joiner`."""
-        policy = self._context.policy
-        pull = policy.pull_of(joiner) if policy is not None else None
+        pull = self._context.pull_of(joiner)
         return pull is not None and pull.join in self.joins
 
     def reads(self, policy: Policy) -> bool:

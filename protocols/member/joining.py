@@ -207,8 +207,7 @@ class Joining:
         """Act on the end of a link. Without any link, or if one breaks that feeds this node, the
         join fails, unless this node may be a member already. Of a link that was closed on purpose
         everything has come, and it may be needed no more (`patience.py`)."""
-        policy = self._context.policy
-        pull = policy.pull_of(self._context.node) if policy else None
+        pull = self._context.pull_of(self._context.node)
         feeds = pull is not None and pull.is_fed_by(node) and not is_clean
         if (self._is_alone or feeds) and not self.may_enter:
             self.fail(f"the link to {self._context.name(node)} broke")
@@ -387,7 +386,7 @@ class Joining:
         owing = dict(self.pull.awaited)
         for source, answers in self.copy.awaited.items() if self.copy is not None else ():
             owing[source] = owing.get(source, 0) + answers
-        fed = self._context.policy.pull_of(self._context.node) if self._context.policy else None
+        fed = self._context.pull_of(self._context.node)
         for source in self._stalled.look(now, owing):
             if fed is None or not fed.is_fed_by(source):  # it may still send rounds
                 self._context.do(CloseLink(source))

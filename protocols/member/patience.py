@@ -41,10 +41,10 @@ class Patience:
         """Return the name of one that feeds this node under the policy in force, and to which it
         has no link; "" if there is none."""
         context = self._context
-        pull = context.policy.pull_of(context.node) if context.policy is not None else None
-        gone = [n for n in pull.sources if n not in context.links] if pull is not None else []
-        names = [context.name(n) for n in gone if pull is not None and pull.is_fed_by(n)]
-        return names[0] if names else ""
+        if (pull := context.pull_of(context.node)) is None:
+            return ""
+        gone = [n for n in pull.sources if pull.is_fed_by(n) and n not in context.links]
+        return context.name(gone[0]) if gone else ""
 
 
 def _since(before: float | None, now: float, *, lasts: bool) -> float | None:

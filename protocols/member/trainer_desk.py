@@ -39,8 +39,7 @@ class TrainerDesk:
 
     def _is_one_of_several(self, joiner: bytes) -> bool:
         """Whether this node and others forward the rounds to `joiner`."""
-        policy = self._context.policy
-        pull = policy.pull_of(joiner) if policy is not None else None
+        pull = self._context.pull_of(joiner)
         return pull is not None and bool(pull.feeds) and pull.is_fed_by(self._context.node)
 
     def take(self, event: TrainerEvent) -> None:
