@@ -118,13 +118,15 @@ class Apply:
     """Tell the trainer to apply R of `iteration`, or what `KeepUpdate` has kept of it, or, at a
     joiner that copies beside the training, the parts of it that have come in. Where chunks have
     holders, R has new weights, and the trainer steps the slots of `stripes` with their sums. Before
-    that, those of the stripes `anew` begin anew, unless they did so for `Publish`."""
+    that, those of the stripes `anew` begin anew, unless they did so for `Publish`. `slots_now`: the
+    slots are stepped before `Applied`, and not while the trainer waits for the next round."""
 
     iteration: int
     word: ControlWord
     members: int
     stripes: tuple[int, ...] = ()
     anew: tuple[int, ...] = ()
+    slots_now: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -362,22 +362,10 @@ class TrainerSide:
                 is_read,
                 effect.stripes,
                 effect.anew,
-                self._slots_are_wanted(word),
+                effect.slots_now,
             ),
             ready,
         )
-
-    def _slots_are_wanted(self, word: ControlWord) -> bool:
-        """Whether some device learns slots under the policy in force, or under the one that this
-        word names, which is in force after the update."""
-        context = self._hub.node.context if self._hub.node is not None else None
-        if context is None or context.policy is None:
-            return False
-        named = max(context.policy.key, (word.term, word.policy))
-        after = context.policies.get(named, context.policy)
-        if after.key != named:  # it is not here yet
-            return True
-        return any(s.learners for p in (context.policy, after) for s in p.stripes)
 
     def _slots_ready(
         self, stripes: Stripes, effect: effects.Apply, ready: asyncio.Future[None] | None

@@ -452,7 +452,8 @@ class Cycle:
         self._copies.applying(iteration, word.encode(), members, self._next_commit)
         stripes = self.learning.stripes(policy) if self._context.is_member else ()
         anew = tuple(sorted({*self._anew, *begun_anew(policy.stripes, iteration)}))
-        self._trainer.apply(Apply(iteration, word, members, stripes, anew))
+        now = self.learning.goes_on(policy, word)
+        self._trainer.apply(Apply(iteration, word, members, stripes, anew, now))
 
     def _is_again(self, event: str, word: ControlWord) -> bool:
         """Run the round again if its word lacks micro-batches or shows that states differ; return

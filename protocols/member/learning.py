@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
     from protocols.member.context import Context
     from protocols.member.mail import Mail
+    from protocols.rounds.control_word import ControlWord
 
 Pair = tuple[int, bytes]  # a stripe and the member that learns it
 
@@ -95,6 +96,16 @@ class Learning:
         me, after = policy.view.nodes.index(self._context.node), self._context.iteration + 1
         every = [(s, x) for s, x in enumerate(policy.stripes) if x.anew != after]
         return tuple(s for s, x in every if me in x.holders or (me in x.learners and self._has(s)))
+
+    def goes_on(self, policy: Policy, word: ControlWord) -> bool:
+        """Whether some device learns slots under `policy`, which is in force, or under the one that
+        `word` names, which is in force after its update. Slots that others wait for must have this
+        update before they are lent."""
+        named = max(policy.key, (word.term, word.policy))
+        after = policy if named == policy.key else self._context.policies.get(named)
+        if after is None:
+            return True  # it is not here yet, so nobody knows
+        return any(stripe.learners for p in (policy, after) for stripe in p.stripes)
 
     def _has(self, stripe: int) -> bool:
         return stripe in self._known

@@ -137,33 +137,15 @@ def test_what_needs_stepped_slots_waits_for_the_step(monkeypatch: pytest.MonkeyP
     asyncio.run(run())
 
 
-def test_slots_are_stepped_at_once_where_some_device_learns_them(
+def test_the_trainer_is_told_whether_its_slots_are_stepped_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def run() -> None:
         bench = Bench(monkeypatch)
-        context = bench.hub.node.context
-        policy = context.policy
-        assert policy is not None
-
-        def stepped_now(word: ControlWord = EMPTY) -> bool:
-            return bench.trainer._slots_are_wanted(word)
-
-        assert not stepped_now()
-        learns = replace(policy, stripes=(Stripe(b"\0", b"\1"),), version=policy.version + 1)
-        named = replace(EMPTY, term=learns.key[0], policy=learns.key[1])
-        assert stepped_now(named), "that policy is not here yet"
-        context.policies[learns.key] = replace(learns, stripes=(Stripe(b"\0"),))
-        assert not stepped_now(named)
-        context.policies[learns.key] = learns
-        assert stepped_now(named)
-        bench.trainer.perform(effects.Apply(AT, named, 3))
-        assert isinstance(bench.sent[-1], handover.Reduced)
-        assert bench.sent[-1].slots_now
-        context.policy = learns
-        assert stepped_now()
-        context.policy = None
-        assert not stepped_now()
+        for slots_now in (False, True):
+            bench.trainer.perform(effects.Apply(AT, EMPTY, 3, slots_now=slots_now))
+            assert isinstance(bench.sent[-1], handover.Reduced)
+            assert bench.sent[-1].slots_now is slots_now
 
     asyncio.run(run())
 

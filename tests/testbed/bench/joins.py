@@ -16,7 +16,8 @@ update, in turns. What is reported for each size of the gradients:
 
 The whole state changes in each step, unless `--frozen`: then it is a base that never changes, of
 which no copy is taken. `--limit-mbit` is what the joiner receives at most, from all together. With
-`--redraw-s N` its links change their rates with each other every N seconds.
+`--midway` its links change their rates with each other once, when half of the state is there; with
+`--redraw-s N` they do so every N seconds.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tests.testbed.lab import Lab
 from tests.testbed.network import MBIT, Limit, Link, Network, both
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 HELP = "joins: what a join costs the others, beside the training and with a pause"
 WAYS = ("log", "pause")
@@ -65,7 +66,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--settle-s", type=float, default=15.0, help="of training before the join (15)")
     add("--limit-mbit", type=float, help="that the joiner receives at most (no limit)")
     add("--redraw-s", type=float, default=0.0, help="time between changes of rates (never)")
+    add("--midway", action="store_true", help="rates change once, in the middle of the pull")
     add("--frozen", action="store_true", help="the state beside the gradients' part never changes")
+    add("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="how newcomers copy (both)")
     add("--repeats", type=int, default=2, help="times each is measured (2)")
 
 
@@ -78,18 +81,19 @@ def run(args: argparse.Namespace) -> int:
     most = args.limit_mbit * args.scale * MBIT if args.limit_mbit else None
     limits = {JOINER: Limit(down=most)} if most else {}
     with Network((*members, JOINER), default=between, limits=limits) as net:
-        links = {}
+        rates = {}
         for name, mbit in zip(members, args.mbit, strict=True):
             link = Link(mbit * args.scale * MBIT, args.delay_ms / 1e3)
-            links[name, JOINER] = links[JOINER, name] = link
-        net.set_links(links)
+            rates[name, JOINER] = rates[JOINER, name] = link
+        net.set_links(rates)
         towards = {a: link.rate for (a, b), link in calibrated(net).items() if b == JOINER}
         rate = sum(towards.values()) * TCP_SHARE
         rate = min(rate, most * TCP_SHARE) if most else rate
         for repeat in range(args.repeats):
             for gradient in args.gradient_mb:
-                for way in turns(WAYS, repeat):
-                    runs += measured(args, net, members, gradient, way, rate)
+                for way in turns(args.ways, repeat):
+                    links = JoinerLinks(net, members, repeat)
+                    runs += measured(args, links, gradient, way, rate)
     settings = {k: v for k, v in vars(args).items() if isinstance(v, int | float | str | list)}
     about: dict[str, Any] = {"settings": settings, "busy": Busy.now().since(busy)}
     write(args.out, "joins", about, runs, {})
@@ -99,12 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measured(
-    args: argparse.Namespace,
-    net: Network,
-    members: tuple[str, ...],
-    gradient: float,
-    way: str,
-    rate: float,
+    args: argparse.Namespace, links: JoinerLinks, gradient: float, way: str, rate: float
 ) -> list[Run]:
     """Return what one join costs; `rate`: what the joiner's links carry together, in bytes/s."""
     state, payload = args.state_mb * args.scale, gradient * args.scale
@@ -112,13 +111,14 @@ def measured(
     sizes = ("--state-mb", f"{state:g}", "--gradient-mb", f"{payload:g}")
     kind = () if args.frozen else ("--moving",)
     job = (*sizes, "--compute-ms", f"{args.compute_ms:g}", *kind)
+    midway = links.change if args.midway else None
     try:
         with (
             tempfile.TemporaryDirectory() as folder,
-            Lab(net, Path(folder), job) as lab,
-            redrawn(net, members, args.redraw_s),
+            Lab(links.net, Path(folder), job) as lab,
+            links.changing(args.redraw_s),
         ):
-            found = _join(lab, members, way, args.settle_s)
+            found = _join(lab, links.members, way, args.settle_s, midway)
     except (AssertionError, EdgeAgentError) as error:
         say(f"{case}, {way}: failed: {why(error)}")
         return [Run(f"{case}: pull", way, None, why(error))]
@@ -139,8 +139,15 @@ def measured(
     ]
 
 
-def _join(lab: Lab, members: tuple[str, ...], way: str, settle_s: float) -> dict[str, float]:
-    """Let a device join members that train; return the times in seconds."""
+def _join(
+    lab: Lab,
+    members: tuple[str, ...],
+    way: str,
+    settle_s: float,
+    midway: Callable[[], None] | None,
+) -> dict[str, float]:
+    """Let a device join members that train, and call `midway` in the middle of its pull; return the
+    times in seconds."""
     agents = [lab.start(name, "--join", way) for name in members]
     lab.wait_together(*members)
     first = agents[0]
@@ -150,6 +157,9 @@ def _join(lab: Lab, members: tuple[str, ...], way: str, settle_s: float) -> dict
     joiner = lab.start(JOINER, "--join", way)
     joiner.wait_ready()
     ready = time.time()
+    if midway is not None:
+        lab.wait("half of the state", lambda: _half_is_here(lab))
+        midway()
     joined = joiner.wait("joined", JOIN_S)
     together = len(members) + 1
 
@@ -172,29 +182,46 @@ def _join(lab: Lab, members: tuple[str, ...], way: str, settle_s: float) -> dict
     }
 
 
-@contextlib.contextmanager
-def redrawn(net: Network, members: tuple[str, ...], every_s: float) -> Iterator[None]:
-    """While the block runs, let the joiner's links change their rates with each other every so many
-    seconds, so that what they carry together stays the same; never with 0."""
-    if not every_s:
-        yield
-        return
-    chance, over = random.Random(1), threading.Event()
-    links = [net.links[name, JOINER] for name in members]
+class JoinerLinks:
+    """The links between the joiner and `members`, which can change their rates with each other, so
+    that what they carry together stays the same. `seed` says who gets which rate."""
 
-    def redraw() -> None:
-        while not over.wait(every_s):
-            chance.shuffle(links)
-            pairs = zip(members, links, strict=True)
-            net.set_links(both({(name, JOINER): link for name, link in pairs}))
+    def __init__(self, net: Network, members: tuple[str, ...], seed: int) -> None:
+        self.net, self.members = net, members
+        self._before = [net.links[name, JOINER] for name in members]
+        self._now = list(self._before)
+        self._chance = random.Random(seed)
 
-    before = list(links)
-    thread = threading.Thread(target=redraw)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        pairs = zip(members, before, strict=True)
-        net.set_links(both({(name, JOINER): link for name, link in pairs}))
+    def change(self) -> None:
+        """Change the rates."""
+        self._chance.shuffle(self._now)
+        self._set(self._now)
+
+    @contextlib.contextmanager
+    def changing(self, every_s: float) -> Iterator[None]:
+        """While the block runs, change the rates every so many seconds, unless that is 0; after it,
+        each link has the rate again that it had first."""
+        over = threading.Event()
+
+        def change() -> None:
+            while every_s and not over.wait(every_s):
+                self.change()
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self._set(self._before)
+
+    def _set(self, links: list[Link]) -> None:
+        pairs = zip(self.members, links, strict=True)
+        self.net.set_links(both({(name, JOINER): link for name, link in pairs}))
+
+
+def _half_is_here(lab: Lab) -> bool:
+    """Whether the joiner has copied half of the state."""
+    pull = lab.status(JOINER)["joining"]
+    return pull is not None and 2 * pull["bytes"] >= pull["total_bytes"] > 0
