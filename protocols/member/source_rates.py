@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from protocols import limits
@@ -16,34 +17,50 @@ if TYPE_CHECKING:
 # A source that owes something is taken for slower when it has sent nothing for so many times as
 # long as the last piece would need at its rate.
 QUIET_TIMES = 2.0
+# The rate of a source is that of the last so many seconds, and of so many pieces at least.
+RECENT_SECONDS = 0.1
+RECENT_PIECES = 2
+# Pieces arrive in lumps where a processor is busy, so a shorter time says nothing.
+LEAST_RECENT_SECONDS = 0.05
 
 
 class SourceRates:
-    """The rates of the sources of one joiner."""
+    """The rates of the sources of one joiner.
+
+    All of them send at once, and updates come over the same links. So what a source has sent a
+    moment ago is what it can be counted on for, whatever its link carries when nothing else does,
+    and it shows within a tenth of a second that a link has become slower or faster. The rate of the
+    link (`Meter`) is used until that much is known.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._rates: dict[bytes, float] = {}  # source -> bytes/s at which its shards came last
-        self._last: dict[bytes, tuple[float, int]] = {}  # source -> when something came, its bytes
+        self._rates: dict[bytes, float] = {}  # source -> bytes/s at which it sent last
+        self._links: dict[bytes, float] = {}  # source -> bytes/s that its link carried last
+        self._recent: dict[bytes, _Recent] = {}  # source -> what it has sent without a pause
 
     def arrived(self, source: bytes, rate: float | None, size: int) -> None:
-        """Note that `size` bytes have come from `source`, and how fast, in bytes/s, None if that is
-        not known."""
-        self._last[source] = (self._context.now, size)
+        """Note that `size` bytes have come from `source`, whose link has `rate`, in bytes/s, None
+        if that is not known."""
+        recent = self._recent.setdefault(source, _Recent())
+        recent.arrived(self._context.now, size)
+        if recent.rate is not None:
+            self._rates[source] = recent.rate
         if rate is not None:
-            self._rates[source] = rate
+            self._links[source] = rate
 
     def offer(self, source: bytes, busy_bytes: int) -> Offer:
         """Return what is known of a source that still has `busy_bytes` to send: its rate while it
-        sent shards, or else that of its link; less if it has sent nothing for longer than that
-        explains."""
+        sent, or else that of its link; less if it has sent nothing for longer than that explains.
+        """
         known = self._context.incoming(source)
-        rate = self._rates.get(source, known.rate if known is not None else None)
-        if rate is not None and busy_bytes and source in self._last:
-            at, size = self._last[source]
-            quiet_s = self._context.now - at
-            if quiet_s * rate > QUIET_TIMES * size:
-                rate = QUIET_TIMES * size / quiet_s
+        rate = self._rates.get(source) or self._links.get(source)
+        if rate is None and known is not None:
+            rate = known.rate
+        if not busy_bytes:
+            self._recent.pop(source, None)  # its pause says nothing of its rate
+        elif rate is not None and source in self._recent:
+            rate = self._recent[source].slowed(rate, self._context.now)
         delay = known.delay_s if known is not None else 0.0
         return Offer(source, self._context.name(source), rate, delay, busy_bytes)
 
@@ -56,13 +73,44 @@ class SourceRates:
         self, sources: tuple[bytes, ...], pull: Pull | None, shard_bytes: int
     ) -> tuple[PulledFrom, ...]:
         """Return how much each of `sources`, and of the fellows that have sent anything, has sent
-        in `pull`, and how fast. `shard_bytes` is the size of a shard."""
+        in `pull`, and how fast its link is. `shard_bytes` is the size of a shard."""
         total = self._context.config.state_bytes
         pulled = dict.fromkeys(sources, 0)
         for shard, source in pull.verified.items() if pull is not None else ():
             size = min(shard_bytes, total - shard * shard_bytes)
             pulled[source] = pulled.get(source, 0) + size
         return tuple(
-            PulledFrom(source, size, min(int(self._rates.get(source, 0.0)), limits.MAX_INTEGER))
+            PulledFrom(source, size, min(int(self._links.get(source, 0.0)), limits.MAX_INTEGER))
             for source, size in pulled.items()
         )
+
+
+class _Recent:
+    """What one source has sent lately, while it always had something to send."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[tuple[float, int]] = deque()  # when each was here, and its bytes
+        self._bytes = 0  # of all but the first, which only says since when the others came
+
+    def arrived(self, now: float, size: int) -> None:
+        """A piece of `size` bytes is here. Forget those that are no longer recent."""
+        pieces = self._pieces
+        self._bytes += size if pieces else 0
+        pieces.append((now, size))
+        while len(pieces) > RECENT_PIECES + 1 and pieces[1][0] < now - RECENT_SECONDS:
+            pieces.popleft()
+            self._bytes -= pieces[0][1]
+
+    @property
+    def rate(self) -> float | None:
+        """In bytes/s; None if too little has come."""
+        seconds = self._pieces[-1][0] - self._pieces[0][0]
+        if len(self._pieces) <= RECENT_PIECES or seconds < LEAST_RECENT_SECONDS:
+            return None
+        return self._bytes / seconds
+
+    def slowed(self, rate: float, now: float) -> float:
+        """Return `rate`, or less if the next piece should be here for long."""
+        at, size = self._pieces[-1]
+        quiet_s = now - at
+        return QUIET_TIMES * size / quiet_s if quiet_s * rate > QUIET_TIMES * size else rate

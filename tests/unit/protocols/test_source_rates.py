@@ -2,30 +2,89 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from protocols.member.source_rates import QUIET_TIMES, SourceRates
+from protocols.member.source_rates import (
+    LEAST_RECENT_SECONDS,
+    QUIET_TIMES,
+    RECENT_PIECES,
+    RECENT_SECONDS,
+    SourceRates,
+)
 from tests.unit.protocols.clusters import cluster, node_of
 
+if TYPE_CHECKING:
+    from protocols.member.context import Context
+
 SIZE = 1000
+LINK = 1e4  # bytes/s: a piece in 0.1 s
+
+
+class Bench:
+    """The rates of one source, and a clock."""
+
+    def __init__(self) -> None:
+        _, hosts = cluster(0, 2)
+        self.context: Context = node_of(hosts[0]).context
+        self.source = hosts[1].me.node
+        self.rates = SourceRates(self.context)
+
+    def send(self, count: int, every_s: float, rate: float | None = LINK) -> None:
+        """So many pieces come, one every so many seconds."""
+        for _ in range(count):
+            self.context.now += every_s
+            self.rates.arrived(self.source, rate, SIZE)
+
+    def rate(self, busy_bytes: int = SIZE) -> float | None:
+        """What the source is taken for."""
+        return self.rates.offer(self.source, busy_bytes).rate
 
 
 def test_a_source_that_owes_something_and_is_quiet_is_taken_for_slower() -> None:
-    _, hosts = cluster(0, 2)
-    context, source = node_of(hosts[0]).context, hosts[1].me.node
-    rates = SourceRates(context)
-    rates.arrived(source, 1e4, SIZE)  # a piece in 0.1 s
-    begun = context.now
+    bench = Bench()
+    bench.send(1, 0.0)
+    begun = bench.context.now
     for passed, rate in ((0.1, 1e4), (0.1 * QUIET_TIMES, 1e4), (2.0, 1e3), (20.0, 1e2)):
-        context.now = begun + passed
-        assert rates.offer(source, 1).rate == pytest.approx(rate)
-        assert rates.offer(source, 0).rate == 1e4, "it owes nothing, so it may well be quiet"
-    rates.arrived(source, None, SIZE)
-    assert rates.offer(source, 1).rate == 1e4
+        bench.context.now = begun + passed
+        assert bench.rate() == pytest.approx(rate)
+    bench.send(1, 0.0, None)
+    assert bench.rate() == LINK
+    bench.context.now += 20.0
+    assert bench.rate(0) == LINK, "it owes nothing, so it may well be quiet"
+    assert bench.rate() == LINK, "and that pause says nothing afterwards"
 
 
 def test_a_source_of_which_nothing_has_come_is_as_fast_as_its_link() -> None:
-    _, hosts = cluster(0, 2)
-    context, source = node_of(hosts[0]).context, hosts[1].me.node
-    known = context.incoming(source)
-    assert SourceRates(context).offer(source, 1).rate == (known.rate if known else None)
+    bench = Bench()
+    known = bench.context.incoming(bench.source)
+    assert bench.rate() == (known.rate if known else None)
+
+
+def test_a_source_is_as_fast_as_it_has_sent_a_moment_ago() -> None:
+    bench = Bench()
+    bench.send(RECENT_PIECES, 0.2)
+    assert bench.rate() == LINK, "too little has come to say anything else"
+    bench.send(10, 0.2)
+    assert bench.rate() == pytest.approx(SIZE / 0.2), "its link carries other things, too"
+    bench.send(20, 0.01)
+    assert bench.rate() == pytest.approx(SIZE / 0.01), "and now it does not"
+    bench.send(RECENT_PIECES + 1, RECENT_SECONDS)
+    assert bench.rate() == pytest.approx(SIZE / RECENT_SECONDS)
+    assert bench.rates.pulled((bench.source,), None, SIZE)[0].rate == LINK
+
+
+def test_pieces_that_come_all_at_once_say_nothing() -> None:
+    bench = Bench()
+    bench.send(10, LEAST_RECENT_SECONDS / 20)
+    assert bench.rate() == LINK
+
+
+def test_a_pause_in_which_a_source_owes_nothing_does_not_count() -> None:
+    bench = Bench()
+    bench.send(10, 0.01)
+    assert bench.rate(0) == pytest.approx(SIZE / 0.01)
+    bench.context.now += 60.0
+    bench.send(10, 0.01)
+    assert bench.rate() == pytest.approx(SIZE / 0.01)
