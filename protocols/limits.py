@@ -123,6 +123,11 @@ STRETCHES = 5  # that a device's limit is taken from
 # Nothing limits it while a link that is as fast as alone carries so many times as much as any link
 # that is slower than alone.
 FAIR_TIMES = 2.0
+# A link has become slow if it carries less than this part of its rate although it was busy for so
+# large a part of the time, and another link carries `FAIR_TIMES` as much.
+FALLEN_PART = 0.5
+BUSY_PART = 0.8
+FALLEN_SECONDS = 10.0  # for so long it counts, by then it is a member's and was used alone
 LIMITED_PART = 0.7
 UNLIMITED_PART = 0.85
 # What was measured longer ago says nothing of a limit any more.

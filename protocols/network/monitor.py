@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.effects import Probe
+from protocols.network.fallen_links import FallenLinks
 from protocols.network.measures import KeepingUp, Measures, Rate, Times
 from protocols.network.node_limit import NodeLimit
 from protocols.wire import messages as m
@@ -71,6 +72,7 @@ class Monitor:
         self._told: m.Measured | None = None  # the measurements that were flooded last
         self._told_at = -math.inf
         self._up, self._down = NodeLimit(), NodeLimit()  # of this device
+        self._fallen = FallenLinks()
         self._carried: dict[bytes, Carried] = {}
         self._probes_from = -math.inf  # when a link may be probed again, for the sake of the others
 
@@ -129,7 +131,7 @@ class Monitor:
         keeping_up, owed_s = self._standing()
         self._find_limits(now, event)
         mine = m.Measured(
-            tuple(_told(link) for link in event.incoming if link.node in self._context.links),
+            tuple(self._mine(now, x) for x in event.incoming if x.node in self._context.links),
             _micro(event.micro_batch_s),
             _micro(event.compute_s),
             _micro(event.sync_s),
@@ -158,6 +160,14 @@ class Monitor:
             self._up.add(now, stretch, outgoing)
         for stretch in event.received:
             self._down.add(now, stretch, incoming)
+            if not self._context.is_member:
+                rates = {x.node: x.rate for x in event.incoming if x.rate}
+                self._fallen.add(now, stretch, rates)
+
+    def _mine(self, now: float, link: Incoming) -> m.LinkRate:
+        """Return what is told of a link of this device."""
+        rate = link.rate and self._fallen.rate(now, link.node, link.rate)
+        return m.LinkRate(link.node, _micro(link.delay_s), _whole(rate), int(link.alone))
 
     def _alone(self, source: bytes, node: bytes) -> float | None:
         """Return how fast bytes from `source` arrive at `node` while no other link is busy, None
@@ -272,10 +282,6 @@ def probe_seconds(delay_s: float) -> float:
 
 def _rate(link: m.LinkRate) -> Rate:
     return Rate(link.delay_us * MICRO, float(link.rate))
-
-
-def _told(link: Incoming) -> m.LinkRate:
-    return m.LinkRate(link.node, _micro(link.delay_s), _whole(link.rate), int(link.alone))
 
 
 def _whole(rate: float | None) -> int:
