@@ -38,10 +38,10 @@ class FallenLinks:
             for link in stretch.links
             if link.busy_s >= limits.BUSY_PART * stretch.seconds
         }
-        most = max(rates.values(), default=0.0) / limits.FAIR_TIMES
+        most = max(link.moved_bytes for link in stretch.links) / stretch.seconds
         before, self._slow = self._slow, {}
         for node, rate in rates.items():
-            if rate < most and rate < limits.FALLEN_PART * known.get(node, 0.0):
+            if limits.FAIR_TIMES * rate < most and rate < limits.FALLEN_PART * known.get(node, 0.0):
                 self._slow[node] = rate
                 if node in before:
                     self._fallen[node] = now, max(rate, before[node])

@@ -155,14 +155,15 @@ class Monitor:
         node = self._context.node
         sent = {peer: self._alone(node, peer) for peer in self._context.links}
         outgoing = {peer: rate for peer, rate in sent.items() if rate is not None}
-        incoming = {x.node: x.rate for x in event.incoming if x.alone and x.rate}
         for stretch in event.sent:
             self._up.add(now, stretch, outgoing)
         for stretch in event.received:
-            self._down.add(now, stretch, incoming)
             if not self._context.is_member:
                 rates = {x.node: x.rate for x in event.incoming if x.rate}
                 self._fallen.add(now, stretch, rates)
+            alone = [(x.node, x.rate) for x in event.incoming if x.alone and x.rate]
+            incoming = {node: self._fallen.rate(now, node, rate) for node, rate in alone}
+            self._down.add(now, stretch, incoming)
 
     def _mine(self, now: float, link: Incoming) -> m.LinkRate:
         """Return what is told of a link of this device."""

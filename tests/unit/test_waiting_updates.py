@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -20,8 +19,7 @@ from edgeagent.errors import EdgeAgentError
 from edgeagent.shell import trainer_side
 from edgeagent.shell.trainer_side import TrainerSide
 from protocols import effects, events
-from protocols.cluster.stripes import Stripe
-from protocols.rounds.control_word import EMPTY, ControlWord
+from protocols.rounds.control_word import EMPTY
 from tests.unit.protocols.clusters import cluster, node_of
 
 if TYPE_CHECKING:

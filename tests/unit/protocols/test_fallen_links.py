@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from protocols import limits
@@ -9,8 +11,10 @@ from protocols.events import Incoming, Measured
 from protocols.network.fallen_links import FallenLinks
 from protocols.network.stretch import Carried, Stretch
 from tests.simulation.test_failures import cluster
-from tests.simulation.world import Host
 from tests.unit.protocols.clusters import node_of
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Host
 
 A, B = bytes([1]) * 32, bytes([2]) * 32
 NOW = 100.0
@@ -34,6 +38,8 @@ def rate(*stretches: Stretch, known: float = 1e6, later: float = 0.0) -> float:
 
 def test_a_link_that_carries_much_less_than_another_one_has_become_slow() -> None:
     assert rate(stretch(1e5, 1e6), stretch(2e5, 1e6)) == pytest.approx(2e5)
+    other = Stretch(0.3, (Carried(A, 30_000, 0.3), Carried(B, 300_000, 0.2)))
+    assert rate(other, other) == pytest.approx(1e5), "the other one was not always busy"
 
 
 def test_one_stretch_is_not_enough() -> None:
@@ -74,6 +80,7 @@ def tell(host: Host, peer: bytes, other: bytes) -> float:
         node.handle(node.context.now, Measured(links, None, None, None, (), (slow,)))
     known = node.context.incoming(peer)
     assert known is not None
+    assert node.monitor._down.rate(node.context.now) is None, "nothing limits the device"
     return known.rate
 
 
