@@ -52,6 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--gradient-mb", type=float, default=0.1, help="payload (0.1)")
     add("--compute-ms", type=float, default=200.0, help="of one micro-batch (200)")
     add("--join", default="log", choices=("log", "pause", "auto"), help="how they copy (log)")
+    add("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="(both)")
     add("--repeats", type=int, default=2, help="times each is measured (2)")
 
 
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     with Network(every, default=link, limits=dict.fromkeys(every, limit)) as net:
         for repeat in range(args.repeats):
             for count in args.joiners:
-                for way in turns(tuple(WAYS), repeat):
+                for way in turns(tuple(args.ways), repeat):
                     runs += measured(args, net, members, joiners[:count], way)
     settings = {k: v for k, v in vars(args).items() if isinstance(v, int | float | str | list)}
     about: dict[str, Any] = {"settings": settings, "busy": Busy.now().since(busy)}

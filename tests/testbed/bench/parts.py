@@ -93,6 +93,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--compute-ms", type=float, default=400.0, help="of a micro-batch, for `copies` (400)")
     add("--sizes", type=int, nargs="+", default=[1_000_000, 4_000_000], help="for `copies`")
     add("--copies", type=int, nargs="+", default=[0, 1, 2], help="for `copies` (0 1 2)")
+    add("--trees", default="packed", help="along which sums travel, for `copies` (packed)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -143,7 +144,8 @@ def _copies(args: argparse.Namespace) -> Iterator[Outcome]:
         for copies in args.copies:
             # Steps are long, so that joins which wait for the end of some would take minutes.
             together = ("--wait-for", str(len(NODES)))
-            options = ("--shard-optimizer", "--copies", str(copies), *together)
+            along = ("--trees", args.trees)
+            options = ("--shard-optimizer", "--copies", str(copies), *along, *together)
             ground = Ground(_fast, job, options)
             case, way = f"{size / 1e6:g} million parameters", f"{copies} copies"
             yield _steps("copies", case, way, args, ground)
