@@ -6,8 +6,9 @@ update, in turns. What is reported for each size of the gradients:
 
 - *pull*: from the joiner's first request to the last part of what it copied. Its bound is what its
   links allow together, minus what the updates of the running rounds take of them meanwhile.
-- *step while it joins*, the median and the longest: of a member, from the start of the joiner's
-  process to its entry. Their bound is the usual step before.
+- *step while it joins*, the median and the longest: of a member, from the moment at which the
+  joiner's trainer has loaded everything to its entry. Their bound is the usual step before. While
+  Python and torch load they take a processor from the members, which no other device would do.
 - *mean*: the same steps, so all that members were held up, beside the usual step.
 - *first steps together*: the longest of the first three, in which the joiner takes part.
 - *to the first step together*: from the moment at which the joiner's trainer has loaded everything
@@ -169,7 +170,7 @@ def _join(
     first.wait_until("steps together", lambda: len(of_all()) >= FIRST_STEPS, JOIN_S)
     steps = [(e["t"] - before["t"], e) for before, e in pairwise(first.all("step"))]
     before = [took for took, e in steps if began - settle_s < e["t"] <= began]
-    meanwhile = [took for took, e in steps if e["t"] > began and e["members"] < together]
+    meanwhile = [took for took, e in steps if e["t"] - took > ready and e["members"] < together]
     after = [took for took, e in steps if e["members"] == together][:FIRST_STEPS]
     return {
         "usual": statistics.median(before),
