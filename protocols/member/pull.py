@@ -475,9 +475,12 @@ class Pull:
 
     def _most(self, offer: Offer) -> int:
         """Return how many shards a source may owe at once: what it sends in `WINDOW_SECONDS` and
-        while a request is on its way, but never less than two, so that it need not wait."""
-        seconds = WINDOW_SECONDS + 2 * offer.delay_s
-        return max(2, math.ceil((offer.rate or 0.0) * seconds / self._shard_bytes))
+        while a request is on its way, but never less than two, so that it need not wait. What its
+        link can carry counts, too: if only what it has sent counted, a source that had to wait for
+        requests would be asked for less and less."""
+        seconds, rate = WINDOW_SECONDS + 2 * offer.delay_s, offer.rate or 0.0
+        rate = max(rate, offer.link_rate or 0.0)
+        return max(2, math.ceil(rate * seconds / self._shard_bytes))
 
     def _check(self, event: str) -> list[PullEffect]:
         """Verify the shards that have arrived, if the manifest is here; ask other sources for those

@@ -54,15 +54,14 @@ class SourceRates:
         sent, or else that of its link; less if it has sent nothing for longer than that explains.
         """
         known = self._context.incoming(source)
-        rate = self._rates.get(source) or self._links.get(source)
-        if rate is None and known is not None:
-            rate = known.rate
+        link = self._links.get(source) or (known.rate if known is not None else None)
+        rate = self._rates.get(source, link)
         if not busy_bytes:
             self._recent.pop(source, None)  # its pause says nothing of its rate
         elif rate is not None and source in self._recent:
             rate = self._recent[source].slowed(rate, self._context.now)
         delay = known.delay_s if known is not None else 0.0
-        return Offer(source, self._context.name(source), rate, delay, busy_bytes)
+        return Offer(source, self._context.name(source), rate, delay, busy_bytes, link)
 
     def of_link(self, node: bytes) -> int:
         """Return the rate of the link from `node` in bytes/s, 0 if it is not known."""

@@ -51,13 +51,15 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Offer:
     """A source of a pull. `rate`: bytes/s, None if it is not known. `delay_s`: one way.
-    `busy_bytes`: how much was asked of it and has not arrived."""
+    `busy_bytes`: how much was asked of it and has not arrived. `link_rate`: bytes/s that its link
+    can carry at most, as far as that is known."""
 
     node: bytes
     name: str
     rate: float | None
     delay_s: float
     busy_bytes: int
+    link_rate: float | None = None
 
 
 class Planner(Protocol):

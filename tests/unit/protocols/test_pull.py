@@ -178,6 +178,15 @@ def test_a_fast_source_is_asked_for_more_at_a_time() -> None:
     assert [len(asked(effects, A)) for effects in got[:7]] == [0, 0, 0, 0, 0, 0, 7]
 
 
+def test_a_source_that_has_sent_little_is_asked_for_what_its_link_can_carry() -> None:
+    def known(source: bytes, busy_bytes: int) -> Offer:
+        return Offer(source, "", 10.0, 0.05, busy_bytes, 1000.0 if source == A else None)
+
+    pull = Pull(100, 16, (A, B), known, evenly)
+    assert len(asked(pull.began(A), A)) == 13
+    assert len(asked(pull.began(B), B)) == 2
+
+
 def test_a_lost_source_hands_over_only_what_is_not_here() -> None:
     pull = pull_from(A, B, C, shards=12)
     wanted = {s: asked(pull.began(s), s) for s in (A, B, C)}

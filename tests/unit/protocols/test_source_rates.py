@@ -73,6 +73,7 @@ def test_a_source_is_as_fast_as_it_has_sent_a_moment_ago() -> None:
     bench.send(RECENT_PIECES + 1, RECENT_SECONDS)
     assert bench.rate() == pytest.approx(SIZE / RECENT_SECONDS)
     assert bench.rates.pulled((bench.source,), None, SIZE)[0].rate == LINK
+    assert bench.rates.offer(bench.source, SIZE).link_rate == LINK
 
 
 def test_pieces_that_come_all_at_once_say_nothing() -> None:
