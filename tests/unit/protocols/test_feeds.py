@@ -158,7 +158,7 @@ def test_a_link_that_was_closed_on_purpose_is_missed_only_if_the_policy_still_ne
         (0.0, True, False),
         (limits.RETRY_SECONDS, True, False),
         (limits.RETRY_SECONDS, False, False),
-        (2 * limits.RETRY_SECONDS, False, True),
+        (2.01 * limits.RETRY_SECONDS, False, True),
     ):
         said = patience.ended(now + passed, CycleState.REDUCING, may_enter=may_enter)
         assert bool(said) is wanted
