@@ -207,6 +207,15 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkFell:
+    """The link from `node` carries no more than `rate`, in bytes/s: forget what it carried before,
+    which was more."""
+
+    node: bytes
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
 class TakeDigest:
     """Hash the whole training state, which is constant until the next `Apply`, and report it."""
 
@@ -358,7 +367,7 @@ class SearchWays:
 
 
 # One family for each part of the agent's shell, which performs the effects of that family.
-PeerEffect = Send | Trust | Distrust | Dial | CloseLink | Probe
+PeerEffect = Send | Trust | Distrust | Dial | CloseLink | Probe | LinkFell
 RoundEffect = StartRound | ServeRound | FreezeRound | ContributeChunks | Contribute | PublishChunks
 TrainerEffect = (
     BeginTraining

@@ -193,7 +193,7 @@ class PiecesTaken:
 @dataclass(frozen=True, slots=True)
 class ShardArrived:
     """A whole shard has come from `source`. `digest` is the SHA-256 of what arrived, and `rate` how
-    fast shards arrive from there at present in bytes/s, None if not known."""
+    fast the link from there is in bytes/s, None if not known."""
 
     source: bytes
     shard: int

@@ -120,6 +120,8 @@ STRETCH_MOST_LOOK_SECONDS = 0.2  # two looks that are further apart say nothing
 STRETCHES = 5  # that a device's limit is taken from
 # A device is limited if its links together carry less than this part of what they carry alone, and
 # then until they carry more than the other part.
+LIMITED_PART = 0.7
+UNLIMITED_PART = 0.85
 # Nothing limits it while a link that is as fast as alone carries so many times as much as any link
 # that is slower than alone.
 FAIR_TIMES = 2.0
@@ -127,9 +129,8 @@ FAIR_TIMES = 2.0
 # large a part of the time, and another link carries `FAIR_TIMES` as much.
 FALLEN_PART = 0.5
 BUSY_PART = 0.8
-FALLEN_SECONDS = 10.0  # for so long it counts, by then it is a member's and was used alone
-LIMITED_PART = 0.7
-UNLIMITED_PART = 0.85
+# For so long the other direction of a joiner's link counts as slow, too. By then it was used.
+FALLEN_BACK_SECONDS = 20.0
 # What was measured longer ago says nothing of a limit any more.
 NODE_LIMIT_SECONDS = 60.0
 # A probe sends so many bytes, or sends for so long and so many round trips more, whichever is less:

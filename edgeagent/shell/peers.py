@@ -97,6 +97,9 @@ class Peers:
             case effects.Probe(node):
                 if (link := self.links.get(node)) is not None:
                     self._spawn(self._prober.probe(link))
+            case effects.LinkFell(node, rate):
+                if (link := self.links.get(node)) is not None:
+                    link.fell(rate)
             case effects.CloseLink(node):
                 if (link := self.links.get(node)) is not None:
                     link.discard_bulk()  # its payload must not be written to memory any more

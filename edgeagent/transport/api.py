@@ -62,6 +62,10 @@ class Link(Protocol):
     def rate_is_alone(self) -> bool:
         """Whether `incoming_rate` was measured while no other link was busy, at either end."""
 
+    def fell(self, rate: float) -> None:
+        """The link carries no more than `rate` bytes/s at present, so `incoming_rate` is no more
+        than that until more arrives."""
+
     @property
     def sending(self) -> tuple[Sending, ...]:
         """How the control and the bulk connection send, for noticing that nothing arrives any more;

@@ -146,6 +146,10 @@ class TcpLink:
         """Whether `incoming_rate` was measured while no other link was busy."""
         return self._bulk.meter.is_alone
 
+    def fell(self, rate: float) -> None:
+        """The link carries no more than `rate` bytes/s at present."""
+        self._bulk.meter.fell(rate)
+
     @property
     def flow(self) -> Flow:
         """What this link carries, for the device's `Traffic`."""

@@ -323,6 +323,10 @@ class Copying:
             at += 1
         return at
 
+    def owes(self, source: bytes) -> int:
+        """How many parts of updates `source` was asked for that have not come."""
+        return sum(pull.owes(source) for pull in self._pulls.values())
+
     def _fetch(self) -> None:
         """Begin to fetch the next updates of which a source has told, if there is room for them."""
         config = self._context.config

@@ -87,7 +87,7 @@ class Joining:
         self._cycle = cycle
         self._sponsor = sponsor
         self._opening = OpeningLinks(context)
-        self._rates = SourceRates(context)
+        self._rates = SourceRates(context, self._owes)
         self._stalled = Stalled()
         self._hosts: dict[bytes, None] = {sponsor.node: None}  # members of the cluster we join
         self._attach_by: float | None = None  # when the sponsor must have sent its `Welcome`
@@ -315,6 +315,10 @@ class Joining:
                 self.fail("what was copied has another history than the others' state")
             else:
                 self._pulled()
+
+    def _owes(self, source: bytes) -> int:
+        """How many pieces of the state and of updates `source` was asked for that have not come."""
+        return sum(part.owes(source) for part in (self.pull, self.copy) if part is not None)
 
     def own_shards(self, digests: tuple[bytes, ...]) -> None:
         """Take the digests of those shards of this device's own state that may be right already."""

@@ -45,6 +45,7 @@ MANIFESTS = 2  # from so many sources, if there are so many
 # A source is asked for what it can send within this time. The rest is asked of nobody yet, so that
 # another source can send it if rates change.
 WINDOW_SECONDS = 0.1
+MOST_GROWTH = 4.0  # of what it is asked for, over what it has sent lately
 
 
 class PullState(StrEnum):
@@ -188,6 +189,11 @@ class Pull:
     def expects(self, source: bytes, shard: int) -> bool:
         """Whether `source` was asked for `shard` and has not delivered it."""
         return source in (self._asked.get(shard), self._also.get(shard))
+
+    def owes(self, source: bytes) -> int:
+        """How many shards `source` was asked for that have not come."""
+        owners = (*self._asked.values(), *self._also.values())
+        return sum(owner == source for owner in owners)
 
     @property
     def waits(self) -> bool:
@@ -475,11 +481,11 @@ class Pull:
 
     def _most(self, offer: Offer) -> int:
         """Return how many shards a source may owe at once: what it sends in `WINDOW_SECONDS` and
-        while a request is on its way, but never less than two, so that it need not wait. What its
-        link can carry counts, too: if only what it has sent counted, a source that had to wait for
-        requests would be asked for less and less."""
+        while a request is on its way, but never less than two, so that it need not wait. It may owe
+        more than its rate explains if its link can carry that: otherwise a source that had to wait
+        for requests, and so has sent little, would be asked for less and less."""
         seconds, rate = WINDOW_SECONDS + 2 * offer.delay_s, offer.rate or 0.0
-        rate = max(rate, offer.link_rate or 0.0)
+        rate = max(rate, min(offer.link_rate or 0.0, MOST_GROWTH * rate))
         return max(2, math.ceil(rate * seconds / self._shard_bytes))
 
     def _check(self, event: str) -> list[PullEffect]:

@@ -10,6 +10,8 @@ from protocols.scheduler.planning import Offer
 from protocols.wire.messages import PulledFrom
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from protocols.member.context import Context
     from protocols.member.pull import Pull
 
@@ -22,10 +24,14 @@ RECENT_SECONDS = 0.1
 RECENT_PIECES = 2
 # Pieces arrive in lumps where a processor is busy, so a shorter time says nothing.
 LEAST_RECENT_SECONDS = 0.05
+# After so long without news the rate of the link counts again, so that a source that was slow once,
+# and therefore is asked for hardly anything, is tried again.
+FORGET_SECONDS = 3.0
 
 
 class SourceRates:
-    """The rates of the sources of one joiner.
+    """The rates of the sources of one joiner. `owes(source)` tells how many pieces a source was
+    asked for that have not come, of the state and of updates together.
 
     All of them send at once, and updates come over the same links. So what a source has sent a
     moment ago is what it can be counted on for, whatever its link carries when nothing else does,
@@ -33,19 +39,20 @@ class SourceRates:
     link (`Meter`) is used until that much is known.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, owes: Callable[[bytes], int]) -> None:
         self._context = context
-        self._rates: dict[bytes, float] = {}  # source -> bytes/s at which it sent last
+        self._owes = owes
+        self._rates: dict[bytes, tuple[float, float]] = {}  # source -> when it sent so fast, B/s
         self._links: dict[bytes, float] = {}  # source -> bytes/s that its link carried last
         self._recent: dict[bytes, _Recent] = {}  # source -> what it has sent without a pause
 
     def arrived(self, source: bytes, rate: float | None, size: int) -> None:
-        """Note that `size` bytes have come from `source`, whose link has `rate`, in bytes/s, None
-        if that is not known."""
-        recent = self._recent.setdefault(source, _Recent())
-        recent.arrived(self._context.now, size)
-        if recent.rate is not None:
-            self._rates[source] = recent.rate
+        """Note that a piece of `size` bytes, which `source` still owes, has come, and that its link
+        has `rate`, in bytes/s, None if that is not known."""
+        now, recent = self._context.now, self._recent.setdefault(source, _Recent())
+        recent.arrived(now, size, is_last=self._owes(source) <= 1)
+        if (measured := recent.rate) is not None:
+            self._rates[source] = now, measured
         if rate is not None:
             self._links[source] = rate
 
@@ -55,12 +62,12 @@ class SourceRates:
         """
         known = self._context.incoming(source)
         link = self._links.get(source) or (known.rate if known is not None else None)
-        rate = self._rates.get(source, link)
-        if not busy_bytes:
-            self._recent.pop(source, None)  # its pause says nothing of its rate
-        elif rate is not None and source in self._recent:
-            rate = self._recent[source].slowed(rate, self._context.now)
         delay = known.delay_s if known is not None else 0.0
+        at, rate = self._rates.get(source, (0.0, link))
+        if self._context.now - at > FORGET_SECONDS:
+            rate = link
+        if busy_bytes and rate is not None and source in self._recent:
+            rate = self._recent[source].slowed(rate, self._context.now, delay)
         return Offer(source, self._context.name(source), rate, delay, busy_bytes, link)
 
     def of_link(self, node: bytes) -> int:
@@ -90,10 +97,17 @@ class _Recent:
     def __init__(self) -> None:
         self._pieces: deque[tuple[float, int]] = deque()  # when each was here, and its bytes
         self._bytes = 0  # of all but the first, which only says since when the others came
+        self._is_over = False  # nothing was owed after the last one
+        self._since: float | None = None  # since when something has been owed again
 
-    def arrived(self, now: float, size: int) -> None:
-        """A piece of `size` bytes is here. Forget those that are no longer recent."""
+    def arrived(self, now: float, size: int, *, is_last: bool) -> None:
+        """A piece of `size` bytes is here, after which nothing is owed if it `is_last`. Forget
+        those that are no longer recent."""
         pieces = self._pieces
+        if self._is_over:
+            pieces.clear()  # a pause in which nothing was owed says nothing
+            self._bytes = 0
+        self._is_over, self._since = is_last, None
         self._bytes += size if pieces else 0
         pieces.append((now, size))
         while len(pieces) > RECENT_PIECES + 1 and pieces[1][0] < now - RECENT_SECONDS:
@@ -108,8 +122,12 @@ class _Recent:
             return None
         return self._bytes / seconds
 
-    def slowed(self, rate: float, now: float) -> float:
-        """Return `rate`, or less if the next piece should be here for long."""
-        at, size = self._pieces[-1]
-        quiet_s = now - at
+    def slowed(self, rate: float, now: float, delay_s: float) -> float:
+        """Return `rate`, or less if the next piece, which is owed, should be here for long. If
+        nothing was owed when the last one came, the request has to arrive first, too."""
+        last, size = self._pieces[-1]
+        if self._is_over:
+            self._since = now if self._since is None else self._since
+            last = self._since + 2 * delay_s
+        quiet_s = now - last
         return QUIET_TIMES * size / quiet_s if quiet_s * rate > QUIET_TIMES * size else rate

@@ -6,8 +6,9 @@ has become slow is noticed once it still carries something when the others are d
 a joiner send until the end, so that never happens before it is a member, and the first round with
 it would be planned over such a link.
 
-But what a device can receive is divided among its links about evenly. So it is not the device that
-holds one link back while another one carries much more.
+But what a device can receive is divided among its links about evenly. So it is not this device that
+holds one link back while another one carries much more. It may be the sender, which also sends to
+others; then the link is taken for slower than it is until more arrives over it.
 """
 
 from __future__ import annotations
@@ -27,27 +28,17 @@ class FallenLinks:
 
     def __init__(self) -> None:
         self._slow: dict[bytes, float] = {}  # link -> its rate in the last stretch, if it was slow
-        self._fallen: dict[bytes, tuple[float, float]] = {}  # link -> when that was seen, its rate
 
-    def add(self, now: float, stretch: Stretch, known: Mapping[bytes, float]) -> None:
-        """Take a stretch, and note the links that are less than half as fast as they are `known` to
-        be, in bytes/s. One slow stretch may have other reasons, such as a sender that was busy with
-        something else, so it takes two, of which the faster one counts."""
-        rates = {
-            link.node: link.moved_bytes / link.busy_s
-            for link in stretch.links
-            if link.busy_s >= limits.BUSY_PART * stretch.seconds
-        }
+    def add(self, stretch: Stretch, known: Mapping[bytes, float]) -> dict[bytes, float]:
+        """Take a stretch; return link -> bytes/s for each that is less than half as fast as it is
+        `known` to be. One slow stretch may have other reasons, such as a sender that was busy with
+        something else, so it takes two in a row, of which the faster one counts."""
         most = max(link.moved_bytes for link in stretch.links) / stretch.seconds
         before, self._slow = self._slow, {}
-        for node, rate in rates.items():
-            if limits.FAIR_TIMES * rate < most and rate < limits.FALLEN_PART * known.get(node, 0.0):
-                self._slow[node] = rate
-                if node in before:
-                    self._fallen[node] = now, max(rate, before[node])
-
-    def rate(self, now: float, node: bytes, known: float) -> float:
-        """Return the rate of the link from `node`, which is `known` to carry so many bytes/s: less
-        if it has become slow a short while ago. After that it has been measured anew."""
-        at, rate = self._fallen.get(node, (now, known))
-        return min(rate, known) if now - at <= limits.FALLEN_SECONDS else known
+        for link in stretch.links:
+            if link.busy_s < limits.BUSY_PART * stretch.seconds:
+                continue
+            rate, usual = link.moved_bytes / link.busy_s, known.get(link.node, 0.0)
+            if limits.FAIR_TIMES * rate < most and rate < limits.FALLEN_PART * usual:
+                self._slow[link.node] = rate
+        return {n: max(rate, before[n]) for n, rate in self._slow.items() if n in before}

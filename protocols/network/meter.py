@@ -14,7 +14,8 @@ While other links of the sender or of the receiver are busy, too, they may share
 device, such as its radio. A sample of such a time, a shared one, says how fast the link is at
 least, so it never makes the rate lower than the samples do that were measured alone. If the link
 itself has become slower, a plan that still takes it for fast gives it too much to carry; then it
-carries something when the others are done, and so is measured alone.
+carries something when the others are done, and so is measured alone. At a joiner, what the others
+carry beside it tells (`fallen_links.py`, `fell`).
 """
 
 from __future__ import annotations
@@ -94,6 +95,12 @@ class Meter:
         samples.append(self._bytes / self._seconds)
         self._bytes, self._seconds = 0, 0.0
 
+    def fell(self, rate: float) -> None:
+        """The link carries no more than `rate`, in bytes/s, so faster samples say nothing more."""
+        self._alone = _no_faster(self._alone, rate)
+        self._shared = _no_faster(self._shared, rate)
+        self._alone.append(rate)
+
     def busy_since(self, now: float) -> float | None:
         """Return since when frames have arrived right behind each other, None if none does now."""
         over = not self._in_frame and now - self._ended >= limits.METER_GAP_SECONDS
@@ -118,6 +125,10 @@ class Meter:
     def is_alone(self) -> bool:
         """Whether the rate, or a part of what it was taken from, was measured alone."""
         return bool(self._alone)
+
+
+def _no_faster(samples: deque[float], rate: float) -> deque[float]:
+    return deque((s for s in samples if s <= rate), maxlen=samples.maxlen)
 
 
 def _second_best(samples: deque[float]) -> float:

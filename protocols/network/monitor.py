@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from protocols import limits
-from protocols.effects import Probe
+from protocols.effects import LinkFell, Probe
 from protocols.network.fallen_links import FallenLinks
 from protocols.network.measures import KeepingUp, Measures, Rate, Times
 from protocols.network.node_limit import NodeLimit
@@ -73,6 +73,9 @@ class Monitor:
         self._told_at = -math.inf
         self._up, self._down = NodeLimit(), NodeLimit()  # of this device
         self._fallen = FallenLinks()
+        # (joiner, member) -> when it told that the other direction has become slow, and what this
+        # one carries if it has, too
+        self._fallen_back: dict[tuple[bytes, bytes], tuple[float, float]] = {}
         self._carried: dict[bytes, Carried] = {}
         self._probes_from = -math.inf  # when a link may be probed again, for the sake of the others
 
@@ -85,7 +88,7 @@ class Monitor:
         for node, said in sorted(self._said.items()):
             for link in said.links:
                 if link.rate and link.peer in known:
-                    links[link.peer, node] = _rate(link)
+                    links[link.peer, node] = self._planned_with(link, node)
             if said.micro_batch_us:
                 speeds[node] = said.micro_batch_us * MICRO
         up: dict[bytes, float] = {}
@@ -131,7 +134,7 @@ class Monitor:
         keeping_up, owed_s = self._standing()
         self._find_limits(now, event)
         mine = m.Measured(
-            tuple(self._mine(now, x) for x in event.incoming if x.node in self._context.links),
+            tuple(_told(link) for link in event.incoming if link.node in self._context.links),
             _micro(event.micro_batch_s),
             _micro(event.compute_s),
             _micro(event.sync_s),
@@ -155,20 +158,16 @@ class Monitor:
         node = self._context.node
         sent = {peer: self._alone(node, peer) for peer in self._context.links}
         outgoing = {peer: rate for peer, rate in sent.items() if rate is not None}
+        incoming = {x.node: x.rate for x in event.incoming if x.alone and x.rate}
         for stretch in event.sent:
             self._up.add(now, stretch, outgoing)
         for stretch in event.received:
-            if not self._context.is_member:
-                rates = {x.node: x.rate for x in event.incoming if x.rate}
-                self._fallen.add(now, stretch, rates)
-            alone = [(x.node, x.rate) for x in event.incoming if x.alone and x.rate]
-            incoming = {node: self._fallen.rate(now, node, rate) for node, rate in alone}
             self._down.add(now, stretch, incoming)
-
-    def _mine(self, now: float, link: Incoming) -> m.LinkRate:
-        """Return what is told of a link of this device."""
-        rate = link.rate and self._fallen.rate(now, link.node, link.rate)
-        return m.LinkRate(link.node, _micro(link.delay_s), _whole(rate), int(link.alone))
+        if not self._context.is_member:
+            known = {x.node: x.rate for x in event.incoming if x.rate}
+            for stretch in event.received:
+                for node, rate in self._fallen.add(stretch, known).items():
+                    self._context.do(LinkFell(node, rate))
 
     def _alone(self, source: bytes, node: bytes) -> float | None:
         """Return how fast bytes from `source` arrive at `node` while no other link is busy, None
@@ -201,14 +200,37 @@ class Monitor:
         self._joiners[joiner] = None
         for old in list(self._joiners)[: -limits.MAX_OPEN_JOINS]:
             del self._joiners[old]
+        oldest = self._context.now - limits.FALLEN_BACK_SECONDS
+        self._fallen_back = {k: v for k, v in self._fallen_back.items() if v[0] >= oldest}
         before = self._said.get(joiner)
         links = {link.peer: link for link in before.links} if before is not None else {}
         for peer in policy.view.nodes:
             if rate := rates.get(peer, 0):
                 back = self._arriving(joiner, peer)
+                if back and peer in links:
+                    self._compare(joiner, peer, back.rate, rate / links[peer].rate)
                 links[peer] = m.LinkRate(peer, _micro(back.delay_s) if back else 0, rate)
         links = {peer: link for peer, link in links.items() if peer in policy.view.nodes}
         self._said[joiner] = m.Measured(tuple(links.values()), 0, 0, 0, 0, 0)
+
+    def _compare(self, joiner: bytes, peer: bytes, back: float, times: float) -> None:
+        """A joiner has told that it receives so many `times` of what it has told before from
+        `peer`, at which bytes from it arrived at the rate `back`."""
+        pair = joiner, peer
+        if times < limits.FALLEN_PART:
+            _, most = self._fallen_back.get(pair, (0.0, back))
+            self._fallen_back[pair] = self._context.now, times * most
+        elif times * limits.FALLEN_PART > 1.0:  # it has recovered
+            self._fallen_back.pop(pair, None)
+
+    def _planned_with(self, link: m.LinkRate, node: bytes) -> Rate:
+        """Return what plans take a link to `node` for. If a joiner has told that what it receives
+        over a link has become slow, what it sends there most likely has, too; that is measured only
+        in the first round with it, which is planned before."""
+        known = _rate(link)
+        at, most = self._fallen_back.get((link.peer, node), (0.0, known.rate))
+        recent = self._context.now - at <= limits.FALLEN_BACK_SECONDS
+        return replace(known, rate=min(known.rate, most)) if recent else known
 
     def _report(self, node: bytes, before: KeepingUp, said: m.Measured) -> None:
         """Report to the user that a member's trainer has become late, is away, or is back."""
@@ -283,6 +305,10 @@ def probe_seconds(delay_s: float) -> float:
 
 def _rate(link: m.LinkRate) -> Rate:
     return Rate(link.delay_us * MICRO, float(link.rate))
+
+
+def _told(link: Incoming) -> m.LinkRate:
+    return m.LinkRate(link.node, _micro(link.delay_s), _whole(link.rate), int(link.alone))
 
 
 def _whole(rate: float | None) -> int:

@@ -218,8 +218,8 @@ class PullBegins(Message):
 
 @dataclass(frozen=True, slots=True)
 class PulledFrom:
-    """How many verified bytes of the state came from `source`, and how fast its shards arrive in
-    payload bytes/s, 0 if not known."""
+    """How many verified bytes of the state came from `source`, and how fast the link from there is
+    in payload bytes/s, 0 if not known."""
 
     source: bytes = wire(NODE)
     pulled_bytes: int = wire(NUMBER)

@@ -245,6 +245,8 @@ class Host:
                 world.later(world.delay(), partial(self.awake, self.life, dial))
             case effects.Probe(node):
                 world.probe(self, node)
+            case effects.LinkFell():
+                pass  # links have no rates here
             case effects.CloseLink(node):
                 end = self.ends.get(node)
                 # What was sent before arrives first, as a real link is flushed before it closes.

@@ -77,6 +77,17 @@ def test_a_certificate_that_is_none_loses_no_other_effect(monkeypatch: pytest.Mo
     in_world(body)
 
 
+def test_a_link_that_has_become_slow_is_told_so_if_it_is_still_there() -> None:
+    async def body(world: World) -> None:
+        first, second = await world.cluster(2)
+        links = first.shell.peers.links
+        fell = effects.LinkFell(second.me.node, 5e4)
+        first.shell._perform([fell, effects.LinkFell(bytes(32), 1.0)])
+        assert links[second.me.node].incoming_rate == 5e4
+
+    in_world(body)
+
+
 def test_a_certificate_that_is_none_is_a_dial_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(world: World) -> None:
         (host,) = await world.cluster(1)

@@ -88,6 +88,9 @@ class MemoryLink:
         self.silent = False  # what arrives at this end is lost
         self._goodbyes = 0
 
+    def fell(self, rate: float) -> None:
+        self.incoming_rate = rate
+
     @property
     def peer(self) -> PeerInfo:
         return self._peer

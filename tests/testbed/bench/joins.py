@@ -171,6 +171,7 @@ def _join(
     steps = [(e["t"] - before["t"], e) for before, e in pairwise(first.all("step"))]
     before = [took for took, e in steps if began - settle_s < e["t"] <= began]
     meanwhile = [took for took, e in steps if e["t"] - took > ready and e["members"] < together]
+    assert meanwhile, "the join was over before a whole step had passed; make steps shorter"
     after = [took for took, e in steps if e["members"] == together][:FIRST_STEPS]
     return {
         "usual": statistics.median(before),

@@ -180,11 +180,12 @@ def test_a_fast_source_is_asked_for_more_at_a_time() -> None:
 
 def test_a_source_that_has_sent_little_is_asked_for_what_its_link_can_carry() -> None:
     def known(source: bytes, busy_bytes: int) -> Offer:
-        return Offer(source, "", 10.0, 0.05, busy_bytes, 1000.0 if source == A else None)
+        return Offer(source, "", 300.0 if source == A else 100.0, 0.05, busy_bytes, 1000.0)
 
     pull = Pull(100, 16, (A, B), known, evenly)
     assert len(asked(pull.began(A), A)) == 13
-    assert len(asked(pull.began(B), B)) == 2
+    assert len(asked(pull.began(B), B)) == 5, "and not for ten times what it has sent"
+    assert pull.owes(A) == 13
 
 
 def test_a_lost_source_hands_over_only_what_is_not_here() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from protocols.member.source_rates import (
+    FORGET_SECONDS,
     LEAST_RECENT_SECONDS,
     QUIET_TIMES,
     RECENT_PIECES,
@@ -29,7 +30,8 @@ class Bench:
         _, hosts = cluster(0, 2)
         self.context: Context = node_of(hosts[0]).context
         self.source = hosts[1].me.node
-        self.rates = SourceRates(self.context)
+        self.owed = 9  # pieces, before one has come
+        self.rates = SourceRates(self.context, lambda _source: self.owed)
 
     def send(self, count: int, every_s: float, rate: float | None = LINK) -> None:
         """So many pieces come, one every so many seconds."""
@@ -49,17 +51,36 @@ def test_a_source_that_owes_something_and_is_quiet_is_taken_for_slower() -> None
     for passed, rate in ((0.1, 1e4), (0.1 * QUIET_TIMES, 1e4), (2.0, 1e3), (20.0, 1e2)):
         bench.context.now = begun + passed
         assert bench.rate() == pytest.approx(rate)
+        assert bench.rate(0) == LINK, "of something else it owes nothing"
     bench.send(1, 0.0, None)
     assert bench.rate() == LINK
+
+
+def test_a_source_that_is_asked_again_after_a_pause_is_quiet_only_from_then_on() -> None:
+    bench = Bench()
+    bench.owed = 1
+    bench.send(1, 0.0)
     bench.context.now += 20.0
     assert bench.rate(0) == LINK, "it owes nothing, so it may well be quiet"
-    assert bench.rate() == LINK, "and that pause says nothing afterwards"
+    assert bench.rate() == LINK
+    bench.context.now += 20.0
+    known = bench.context.incoming(bench.source)
+    quiet_s = 20.0 - 2 * (known.delay_s if known is not None else 0.0)
+    assert bench.rate() == pytest.approx(QUIET_TIMES * SIZE / quiet_s)
+
+
+def test_after_a_while_the_rate_of_the_link_counts_again() -> None:
+    bench = Bench()
+    bench.send(10, 0.2)
+    assert bench.rate(0) == pytest.approx(SIZE / 0.2)
+    bench.context.now += FORGET_SECONDS + 0.1
+    assert bench.rate(0) == LINK, "it was slow once, and is tried again"
 
 
 def test_a_source_of_which_nothing_has_come_is_as_fast_as_its_link() -> None:
     bench = Bench()
     known = bench.context.incoming(bench.source)
-    assert bench.rate() == (known.rate if known else None)
+    assert bench.rate() == (known.rate if known is not None else None)
 
 
 def test_a_source_is_as_fast_as_it_has_sent_a_moment_ago() -> None:
@@ -84,8 +105,12 @@ def test_pieces_that_come_all_at_once_say_nothing() -> None:
 
 def test_a_pause_in_which_a_source_owes_nothing_does_not_count() -> None:
     bench = Bench()
-    bench.send(10, 0.01)
-    assert bench.rate(0) == pytest.approx(SIZE / 0.01)
-    bench.context.now += 60.0
-    bench.send(10, 0.01)
+    bench.send(9, 0.01)
+    bench.owed = 1
+    bench.send(1, 0.01)
+    bench.context.now += 2.0
+    bench.owed = 9
+    bench.send(1, 0.0)
+    assert bench.rate() == pytest.approx(SIZE / 0.01)
+    bench.send(9, 0.01)
     assert bench.rate() == pytest.approx(SIZE / 0.01)
