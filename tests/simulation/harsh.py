@@ -474,6 +474,8 @@ class HarshWorld(World):
         self.seekers[host.me.node].join_failed()
 
     def departed(self, host: Host, why: str) -> None:
+        if why == "yielded":  # alone, and another cluster has more samples
+            self.keepers.goes(host)
         self.seekers[host.me.node].departed(why)
 
     def ended(self, host: Host, why: str) -> None:
