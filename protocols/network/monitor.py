@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from protocols import limits
 from protocols.effects import LinkFell, Probe
-from protocols.network.fallen_links import FallenLinks
+from protocols.network.fallen_links import FallenLinks, OtherDirections
 from protocols.network.measures import KeepingUp, Measures, Rate, Times
 from protocols.network.node_limit import NodeLimit
 from protocols.wire import messages as m
@@ -59,17 +59,6 @@ class Carried:
         return min(idle, self.probed + limits.PROBE_BUSY_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
-class FallenBack:
-    """A joiner has told at the time `at` that it receives only `part` of what was `usual` from a
-    member. Before, what it sent there arrived at the rate `back`. All rates in bytes/s."""
-
-    at: float
-    usual: float
-    back: float
-    part: float
-
-
 class Monitor:
     """The measurements that one node knows of."""
 
@@ -84,8 +73,7 @@ class Monitor:
         self._told_at = -math.inf
         self._up, self._down = NodeLimit(), NodeLimit()  # of this device
         self._fallen = FallenLinks()
-        # (joiner, member) -> of links over which the joiner receives less than it did
-        self._fallen_back: dict[tuple[bytes, bytes], FallenBack] = {}
+        self._other_directions = OtherDirections()
         self._carried: dict[bytes, Carried] = {}
         self._probes_from = -math.inf  # when a link may be probed again, for the sake of the others
 
@@ -98,7 +86,9 @@ class Monitor:
         for node, said in sorted(self._said.items()):
             for link in said.links:
                 if link.rate and link.peer in known:
-                    links[link.peer, node] = self._planned_with(link, node)
+                    pair, known_rate = (link.peer, node), _rate(link)
+                    counts = self._other_directions.rate(self._context.now, pair, known_rate.rate)
+                    links[pair] = replace(known_rate, rate=counts)
             if said.micro_batch_us:
                 speeds[node] = said.micro_batch_us * MICRO
         up: dict[bytes, float] = {}
@@ -210,37 +200,17 @@ class Monitor:
         self._joiners[joiner] = None
         for old in list(self._joiners)[: -limits.MAX_OPEN_JOINS]:
             del self._joiners[old]
-        oldest = self._context.now - limits.FALLEN_BACK_SECONDS
-        self._fallen_back = {k: v for k, v in self._fallen_back.items() if v.at >= oldest}
         before = self._said.get(joiner)
         links = {link.peer: link for link in before.links} if before is not None else {}
         for peer in policy.view.nodes:
             if rate := rates.get(peer, 0):
                 back = self._arriving(joiner, peer)
                 if back and peer in links:
-                    self._compare((joiner, peer), back.rate, links[peer].rate, rate)
+                    pair, told = (joiner, peer), links[peer].rate
+                    self._other_directions.told(self._context.now, pair, back.rate, told, rate)
                 links[peer] = m.LinkRate(peer, _micro(back.delay_s) if back else 0, rate)
         links = {peer: link for peer, link in links.items() if peer in policy.view.nodes}
         self._said[joiner] = m.Measured(tuple(links.values()), 0, 0, 0, 0, 0)
-
-    def _compare(self, pair: tuple[bytes, bytes], back: float, before: float, now: float) -> None:
-        """A joiner, the first of `pair`, receives so much from the second one `now`, and received
-        so much `before`. At the second one bytes from the joiner arrived at the rate `back`."""
-        fallen = self._fallen_back.pop(pair, None)
-        usual, back = (fallen.usual, fallen.back) if fallen is not None else (before, back)
-        if now < limits.FALLEN_PART * usual:
-            part = now / usual
-            self._fallen_back[pair] = FallenBack(self._context.now, usual, back, part)
-
-    def _planned_with(self, link: m.LinkRate, node: bytes) -> Rate:
-        """Return what plans take a link to `node` for. If a joiner has told that what it receives
-        over a link has become slow, what it sends there most likely has, too; that is measured only
-        in the first round with it, which is planned before."""
-        known = _rate(link)
-        fallen = self._fallen_back.get((link.peer, node))
-        if fallen is None or self._context.now - fallen.at > limits.FALLEN_BACK_SECONDS:
-            return known
-        return replace(known, rate=min(known.rate, fallen.part * fallen.back))
 
     def _report(self, node: bytes, before: KeepingUp, said: m.Measured) -> None:
         """Report to the user that a member's trainer has become late, is away, or is back."""

@@ -143,7 +143,7 @@ def test_the_other_direction_of_such_a_link_is_taken_for_slow_until_it_is_measur
     context.now += 1.0
     assert rate() == 400_000.0
     monitor.joiner_rates(joiner, {a: 60_000})
-    assert not monitor._fallen_back, "it is forgotten"
+    assert not monitor._other_directions._fallen, "it is forgotten"
 
 
 def test_the_other_direction_falls_twice_and_recovers() -> None:
