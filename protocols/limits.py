@@ -144,9 +144,12 @@ MOST_PROBE_SECONDS = 1.0
 # another one after so many seconds without traffic.
 LONG_DELAY_SECONDS = 0.005
 PROBE_LONGER_SECONDS = 2.0
-# A joiner waits so long for the rates of its new links before it says that they are open: for a
-# probe of a slow link, and until an agent looks at its gauges again, which it does every 0.5 s.
+# A joiner waits so long for the rate of one of its new links before it says that they are open: for
+# a probe of a slow link, and until an agent looks at its gauges again, which it does every 0.5 s.
 PROBE_WAIT_SECONDS = 0.8
+# It waits so long for the rates of all of them. A link that is not measured by then carries little
+# beside those that are, and how fast its source sends shows as soon as it does.
+PROBE_REST_SECONDS = 0.25
 PROBE_FRAME_BYTES = 16 << 10
 # Probe a link again that has carried nothing for so long.
 PROBE_AGAIN_SECONDS = 10.0

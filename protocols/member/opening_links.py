@@ -18,7 +18,7 @@ class OpeningLinks:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._wanted: dict[bytes, bool | None] = {}  # neighbour -> link open; None: not known yet
-        self._measure_by: float | None = None  # when to wait for their rates no longer
+        self._settled_at: float | None = None  # when each was open, or had failed, at first
 
     @property
     def open(self) -> tuple[bytes, ...]:
@@ -33,7 +33,11 @@ class OpeningLinks:
     @property
     def deadline(self) -> float | None:
         """When `are_measured` may have become true although nothing has happened."""
-        return self._measure_by
+        if self._settled_at is None:
+            return None
+        rest = any(self._context.incoming(node) for node in self.open)
+        wait = limits.PROBE_REST_SECONDS if rest else limits.PROBE_WAIT_SECONDS
+        return self._settled_at + wait
 
     def dial(self, neighbours: tuple[Member, ...]) -> None:
         """Open the links to `neighbours` that are not open yet."""
@@ -52,7 +56,9 @@ class OpeningLinks:
 
     def are_measured(self, now: float) -> bool:
         """Return whether the rates of all open links are known, or have been waited for as long as
-        `PROBE_WAIT_SECONDS`. With them a pull is divided well from the start."""
-        if self._measure_by is None:
-            self._measure_by = now + limits.PROBE_WAIT_SECONDS
-        return now >= self._measure_by or all(self._context.incoming(n) for n in self.open)
+        `PROBE_REST_SECONDS`, or `PROBE_WAIT_SECONDS` while none is known. With them a pull is
+        divided well from the start."""
+        if self._settled_at is None:
+            self._settled_at = now
+        late = self.deadline is not None and now >= self.deadline
+        return late or all(self._context.incoming(node) for node in self.open)

@@ -73,6 +73,7 @@ class Join:
     neighbours: tuple[bytes, ...]
     deadline: float
     state: JoinState = JoinState.INTRODUCING
+    asked_at: float = -math.inf  # when it asked to join, if it asked this scheduler
     introduced: dict[bytes, None] = field(default_factory=dict)
     links: tuple[bytes, ...] = ()
     sources: tuple[bytes, ...] = ()  # those of `links` that it copies from

@@ -130,7 +130,7 @@ class Joins:
             refusal = JoinAborted(0, joiner.node, OFTEN_LOST, math.ceil(1000 * wait_s))
             return [*mail, (joiner.node, refusal)]
         deadline = now + limits.JOIN_PROGRESS_SECONDS
-        join = Join(self._next, joiner, chosen, deadline)
+        join = Join(self._next, joiner, chosen, deadline, asked_at=now)
         self._next += 1
         self.open[join.number] = join
         return mail + [(n, Introduce(join.number, joiner)) for n in chosen]
@@ -157,6 +157,11 @@ class Joins:
         then = JoinState.LINKING if ready else join.state
         join.state = JOIN_TABLE.step(join.state, "introduced", then)
         return self._links_wanted(join) if ready else []
+
+    @property
+    def is_any_entering(self) -> bool:
+        """Whether a joiner that has copied the state is about to catch up."""
+        return any(j.state is JoinState.PULLING and j.copied for j in self.open.values())
 
     def _links_wanted(self, join: Join) -> list[Letter]:
         if join.state is not JoinState.LINKING:
@@ -227,7 +232,8 @@ class Joins:
         join.deadline = now + limits.JOIN_PROGRESS_SECONDS
         gather_s, batch_s = self._cost.waits_s(rates, constants, beside=join.beside)
         if batch_s:
-            join.gathers_until, join.waits_until = now + gather_s, now + batch_s
+            # Who started at the same moment as this joiner has asked by then, or is known to come.
+            join.gathers_until, join.waits_until = join.asked_at + gather_s, now + batch_s
         return mail
 
     def _stay_outside(self, join: Join, reason: str, rates: tuple[int, ...]) -> list[Letter]:

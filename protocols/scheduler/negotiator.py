@@ -300,11 +300,13 @@ class Negotiator:
         return math.inf if stays else switch.amend_at
 
     def _begin(self, now: float, policy: Policy) -> list[Letter]:
-        """Have all store `policy`, unless it would amend the switch under way by another plan
-        alone: with noise in what is measured there would be one each second."""
+        """Have all store `policy`, unless it has another plan alone and would amend the switch
+        under way, or come before that by which a joiner enters: with noise in what is measured
+        there would be one each second, and the joiner would wait a step longer."""
         agenda = self._agenda
         before = agenda.switch
-        if before is not None and _task(policy) == _task(before.policy):
+        is_plan = _task(policy) == _task(before.policy if before is not None else self.policy)
+        if is_plan and (before is not None or self.joins.is_any_entering):
             return []
         self._issued = policy.version
         agenda.made += 1

@@ -11,9 +11,10 @@ update, in turns. What is reported for each size of the gradients:
   Python and torch load they take a processor from the members, which no other device would do.
 - *mean*: the same steps, so all that members were held up, beside the usual step.
 - *first steps together*: the longest of the first three, in which the joiner takes part.
-- *to the first step together*: from the moment at which the joiner's trainer has loaded everything
-  to the end of that step. Its bound is the longer one of the pull and its bound, with three usual
-  steps and 0.5 s.
+- *started to member*: from the moment at which the joiner's trainer has loaded everything to its
+  entry. Its bound is the longer one of the pull and its bound, with three usual steps and 0.5 s.
+- *to the first step together*: to the end of the first step in which it takes part, beside the same
+  bound.
 
 The whole state changes in each step, unless `--frozen`: then it is a base that never changes, of
 which no copy is taken. `--limit-mbit` is what the joiner receives at most, from all together. With
@@ -50,7 +51,7 @@ WAYS = ("log", "pause")
 JOIN_S = 240.0
 MEGA = 1e6
 FIRST_STEPS = 3  # together
-PROMISED_STEPS, PROMISED_S = 3, 0.5  # beside the pull, from being ready to a step together
+PROMISED_STEPS, PROMISED_S = 3, 0.5  # beside the pull, from being ready to being a member
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +137,7 @@ def measured(
         Run(f"{case}: step while it joins, mean", way, found["mean"], bound_s=usual),
         Run(f"{case}: step while it joins, longest", way, found["longest"], bound_s=usual),
         Run(f"{case}: first steps together, longest", way, found["first"], bound_s=usual),
+        Run(f"{case}: started to member", way, found["member"], bound_s=promised),
         Run(f"{case}: to the first step together", way, found["entry"], bound_s=promised),
     ]
 
@@ -180,6 +182,7 @@ def _join(
         "mean": statistics.mean(meanwhile),
         "longest": max(meanwhile),
         "first": max(after),
+        "member": float(joined["t"]) - ready,
         "entry": float(of_all()[0]["t"]) - ready,
     }
 

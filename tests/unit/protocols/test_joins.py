@@ -494,19 +494,26 @@ def test_the_rate_that_a_shard_came_with_counts_for_what_is_planned_next() -> No
     assert joining._rates.offer(source, 0).rate == 5e6
 
 
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("known", "least_s", "most_s"),
+    [
+        (3, 0.0, limits.PROBE_REST_SECONDS / 2),
+        (1, limits.PROBE_REST_SECONDS, limits.PROBE_WAIT_SECONDS / 2),
+        (0, limits.PROBE_WAIT_SECONDS, 1.2 * limits.PROBE_WAIT_SECONDS),
+    ],
+)
 def test_a_joiner_waits_a_little_for_the_rates_of_its_links(
-    known: bool, monkeypatch: pytest.MonkeyPatch
+    known: int, least_s: float, most_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, hosts = cluster(0)
     joiner = world.join(3, hosts[0])
-    if not known:
-        monkeypatch.setattr(joiner, "probed", lambda _sender: None)
+    whose, probed = hosts[:known], joiner.probed
+    monkeypatch.setattr(joiner, "probed", lambda other: probed(other) if other in whose else None)
     reach(world, joiner, JoiningState.LINKING)
     world.run(lambda: all(h.me.node in joiner.links for h in hosts))
     began = world.now
     reach(world, joiner, JoiningState.WAITING)
-    assert (world.now - began < limits.PROBE_WAIT_SECONDS / 2) is known
+    assert least_s <= world.now - began <= most_s
     enter(world, joiner)
     go_on(world)
 
