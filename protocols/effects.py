@@ -114,6 +114,14 @@ class ContributeChunks:
 
 
 @dataclass(frozen=True, slots=True)
+class NamePolicy:
+    """Have the control word of the running round name `policy`, which is the key of one, if the
+    word is summed here and is not yet."""
+
+    policy: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
     """Tell the trainer to apply R of `iteration`, or what `KeepUpdate` has kept of it, or, at a
     joiner that copies beside the training, the parts of it that have come in. Where chunks have
@@ -368,7 +376,15 @@ class SearchWays:
 
 # One family for each part of the agent's shell, which performs the effects of that family.
 PeerEffect = Send | Trust | Distrust | Dial | CloseLink | Probe | LinkFell
-RoundEffect = StartRound | ServeRound | FreezeRound | ContributeChunks | Contribute | PublishChunks
+RoundEffect = (
+    StartRound
+    | ServeRound
+    | FreezeRound
+    | ContributeChunks
+    | Contribute
+    | NamePolicy
+    | PublishChunks
+)
 TrainerEffect = (
     BeginTraining
     | GiveWork

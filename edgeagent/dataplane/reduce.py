@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from edgeagent.dataplane.reduced_memory import ReducedMemory
 from edgeagent.dataplane.wire_format import Formats
+from edgeagent.dataplane.words import Words
 from protocols import limits
 from protocols.errors import RemoteProtocolError
-from protocols.rounds.claims import claimants
-from protocols.rounds.control_word import ControlWord, decode_word, merge, read_squares
+from protocols.rounds.control_word import ControlWord, decode_word, read_squares
 from protocols.rounds.divergence import is_final
 from protocols.rounds.frame_order import FrameOrder, check_place
 from protocols.rounds.round import (
@@ -41,7 +41,6 @@ from protocols.rounds.round import (
     SendSum,
     SendUp,
 )
-from protocols.rounds.word_check import check_part, check_result, check_word
 from protocols.wire.bulk import BulkHeader, BulkKind, checksum
 
 if TYPE_CHECKING:
@@ -135,13 +134,11 @@ class Reducer:
         """
         self._contribution = contribution
         self.memory = ReducedMemory(reduced, chunk_elements, weights)
-        self._no_own = False  # no micro-batch is contributed: P counts as zeros
         self._zeros = np.zeros(min(chunk_elements, len(contribution)), contribution.dtype)
         self._chunk_elements = chunk_elements
         self._wire = wire
         self._done = done
-        self._shape = shape
-        self._policies = policies
+        self._words = Words(shape, policies, held)
         self._later = later
         self._clock = clock
         self._formats = formats or Formats()
@@ -153,7 +150,6 @@ class Reducer:
         self._round: Round | None = None
         self._peers: dict[bytes, _Peer] = {}
         self._most_early = limits.MAX_EARLY_BYTES  # of a neighbour; a joiner's feeders share it
-        self._own_word: ControlWord | None = None
         self._results: dict[int, _Result] = {}  # of the last two iterations
         self._frozen = False  # a fence has stopped the round: nothing more is accepted or sent
         self._past: list[bytes] = []  # lineages that this node has left
@@ -187,7 +183,8 @@ class Reducer:
         """Forget everything because another cluster's rounds begin; drop what is being received."""
         peers, self._peers = self._peers, {}
         self._todo.clear()
-        self._round = self._own_word = None
+        self._round = None
+        self._words.begin()
         self._results, self._frozen, self._past = {}, False, []
         self.memory.forget()
         for name, peer in peers.items():
@@ -203,7 +200,7 @@ class Reducer:
         self._most_early = limits.MAX_EARLY_BYTES // max(1, len(dict.fromkeys(spec.feeders)))
         self.memory.make_room(spec.iteration)
         self._round = Round(spec)
-        self._own_word, self._no_own = None, False
+        self._words.begin()
         if self._held is not None and spec.contributes:
             self._held.begin()
         kept = self._results.get(spec.iteration, _Result())
@@ -247,8 +244,8 @@ class Reducer:
         if now is None:
             return b""
         have = now.have
-        shape = self._shape if now.spec.chunks == self.chunks else None  # a farewell has no work
-        total = shape.micro_batches if shape is not None else 0
+        # A farewell has no work.
+        total = self._words.micro_batches if now.spec.chunks == self.chunks else 0
         whole = word is not None and is_final(word, total) and bool(have) and have[0] & 1
         return have if whole else now.kept
 
@@ -266,9 +263,13 @@ class Reducer:
     def contribute(self, word: ControlWord) -> None:
         """Take P as it is now and `word` as this node's part of the round."""
         if self._round is not None:
-            self._own_word = word
-            self._no_own = not any(word.done)
+            self._words.contribute(word)
             self._drive(self._round.contribute())
+
+    def name_policy(self, key: tuple[int, int]) -> None:
+        """Have the round's control word name the policy with this key, if it is summed here and is
+        not yet, so that the policy comes into force with the next iteration."""
+        self._words.name(key)
 
     def publish(self) -> None:
         """Send the results that the trainer has put into P to everyone.
@@ -356,7 +357,7 @@ class Reducer:
         if header.kind is BulkKind.UP:
             now.check_up(sender, header.index)
             if header.index == 0:
-                self._read_word(now.spec, sender, frame.buffer, header.kind)
+                self._read_word(now.spec, sender, frame)
             peer.sums[header.index] = frame.buffer
             self._free(peer, frame.size - len(frame.buffer))
             self._drive(now.up(sender, header.index))
@@ -367,7 +368,7 @@ class Reducer:
             raise RemoteProtocolError("a reduced chunk that was altered on its way")
         self._result.checks[header.index] = header.check
         if header.index == 0:
-            self._word = self._read_word(now.spec, sender, frame.buffer, header.kind)
+            self._word = self._read_word(now.spec, sender, frame)
         else:
             if frame.size:  # it is rounded, or its header came before the round began
                 result = self.memory.part(now.spec.iteration, header.index)
@@ -377,34 +378,12 @@ class Reducer:
         self._free(peer, frame.size)
         self._drive((now.sum_down if is_sum else now.down)(sender, header.index))
 
-    def _read_word(
-        self, spec: RoundSpec, sender: bytes, data: memoryview, kind: BulkKind
-    ) -> ControlWord:
-        """Return the control word that `sender` has sent; raise `RemoteProtocolError` if it is
-        none.
-
-        The bytes must be exactly what encoding the word gives, so that equal words have equal
-        checksums. A child, too, may send a reduced word, namely when a fence has it spread what was
-        reduced along another tree.
-        """
-        word = decode_word(data)
-        if word.encode() != bytes(data):
-            raise RemoteProtocolError("a control word in another encoding than the standard one")
-        if claimants(word.claims) & spec.silent:
-            raise RemoteProtocolError("a claim of a member whose state was found to differ")
-        if self._shape is not None:
-            check_word(word, self._shape)
-            own, farewell = self._own_word, spec.chunks < self.chunks
-            if sender == spec.parent and own is not None and not farewell:
-                check_result(word, own, self._shape.micro_batches)
-        for part in spec.parts if kind is BulkKind.UP else ():
-            if part.child == sender:
-                check_part(word, part)
-        return word
+    def _read_word(self, spec: RoundSpec, sender: bytes, frame: _Frame) -> ControlWord:
+        is_part, farewell = frame.header.kind is BulkKind.UP, spec.chunks < self.chunks
+        return self._words.read(spec, sender, frame.buffer, is_part=is_part, farewell=farewell)
 
     def _check_place(self, header: BulkHeader, sender: bytes, now: Round) -> None:
-        stored = self._policies().values() if self._policies is not None else ()
-        known = [p.view.lineage for p in stored] if stored else [header.lineage]
+        known = self._words.lineages or [header.lineage]
         check_place(header, sender, now, (*known, *self._past), self._over)
 
     def _is_newer(self, header: BulkHeader) -> bool:
@@ -449,7 +428,7 @@ class Reducer:
     def _own(self, chunk: int) -> Vector:
         """Return this node's own part of a data chunk; zeros if it computed no micro-batch."""
         own = self._slice(self._contribution, chunk)
-        return self._zeros[: len(own)] if self._no_own else own
+        return self._zeros[: len(own)] if self._words.is_idle else own
 
     def _slice(self, vector: Vector, chunk: int) -> Vector:
         start = (chunk - 1) * self._chunk_elements
@@ -508,9 +487,9 @@ class Reducer:
         peer = self._peers[child]
         part = peer.sums.pop(chunk)
         if chunk == 0:
-            word = self._word_of_mine(spec) if first else self._word
+            word = self._words.of_mine(spec) if first else self._word
             if word is not None:
-                self._word = self._merge(spec, word, decode_word(part))
+                self._word = self._words.merged(spec, word, decode_word(part))
         else:
             result = self.memory.part(spec.iteration, chunk)
             base = self._own(chunk) if first else result
@@ -518,22 +497,9 @@ class Reducer:
         self._free(peer, len(part))
         self._relieve(child, peer)
 
-    def _merge(self, spec: RoundSpec, base: ControlWord, part: ControlWord) -> ControlWord:
-        """Return the merged control word; raise `RemoteProtocolError` if the buffers disagree.
-
-        A policy is only passed on by members that hold its body. One that some member lacks
-        therefore never comes into force, and the scheduler keeps sending bodies until all have it.
-        """
-        if self._policies is not None and (part.term, part.policy) not in self._policies():
-            part = replace(part, term=spec.term, policy=spec.policy)
-        whole = merge(base, part)
-        if base.agree and not whole.agree:
-            raise RemoteProtocolError("its micro-batches left other values in buffers than ours")
-        return whole
-
     def _finish(self, spec: RoundSpec, chunk: int, own: bool) -> None:
         if chunk == 0:
-            self._word = self._word_of_mine(spec) if own else self._word
+            self._word = self._words.whole(self._words.of_mine(spec) if own else self._word)
             if self._word is not None:
                 self._result.checks[0] = checksum(self._word.encode(), 0.0)
             return
@@ -546,14 +512,6 @@ class Reducer:
         if spec.is_held and self._held is not None:
             self._held.summed(chunk, squares)
         self._result.checks[chunk] = _UNKNOWN
-
-    def _word_of_mine(self, spec: RoundSpec) -> ControlWord | None:
-        """Return this node's own word. Where chunks have holders, it also says how large the sums
-        are that this node owns, all of which are here by the time it is needed."""
-        word = self._own_word
-        if word is None or self._held is None or not spec.is_held or spec.chunks == 1:
-            return word
-        return replace(word, squares=self._held.squares)
 
     def _send_down(self, spec: RoundSpec, chunk: int, to: tuple[bytes, ...]) -> None:
         result = self._results[spec.iteration]
@@ -578,13 +536,13 @@ class Reducer:
         word, as a trainer that falls behind begins its sum anew.
         """
         if chunk == 0:
-            word = self._word_of_mine(spec) if own else self._results[spec.iteration].word
+            word = self._words.of_mine(spec) if own else self._results[spec.iteration].word
             payload = memoryview(word.encode() if word is not None else b"")
         else:
             mine = self._own(chunk) if own else self.memory.part(spec.iteration, chunk)
             numbers, up = self._formats.of(chunk), kind is BulkKind.UP
             payload = numbers.ascending(chunk, mine, own=own) if up else numbers.descending(mine)
-            if numbers.in_place and (not up or (own and self._own_word is None)):
+            if numbers.in_place and (not up or (own and self._words.own is None)):
                 payload = memoryview(bytes(payload))
         check = 0
         if kind is not BulkKind.UP:

@@ -62,6 +62,7 @@ from protocols.member.introductions import Introductions
 from protocols.member.joining import Joining
 from protocols.member.joining_table import JoiningState
 from protocols.member.mail import Mail
+from protocols.member.naming import Naming
 from protocols.member.neighbours import Neighbours
 from protocols.member.orders import check_policy, may_store
 from protocols.member.replicas import Replicas
@@ -108,10 +109,11 @@ class Node:
         self.copies = copies = Copies(context, self.mail.post)
         differs = self.replicas.found
         parts_of = (self.debt, differs, copies, self.mail)
-        self.cycle = Cycle(context, self._offered, self._switched, *parts_of)
+        self.succession = Succession(context, lambda: self.recovery, self._ask_again)
+        self.naming = Naming(context, self.mail, self.succession)
+        self.cycle = Cycle(context, self.naming.offered, self._switched, *parts_of)
         self.trainer_desk = TrainerDesk(context, self.debt, self.cycle, self.replicas)
         self.serving = Serving(context, self.cycle, copies)
-        self.succession = Succession(context, lambda: self.recovery, self._ask_again)
         self.recovery = Recovery(
             context, self.mail, self.cycle, self.entry, self.succession, self._blame
         )
@@ -384,6 +386,8 @@ class Node:
             for policy in self.negotiator.made:
                 if policy.key not in context.policies:
                     self._keep(policy)
+        if not self.over and self.recovery.fence is None:
+            self.naming.look(self.cycle)
         self._fetch(now)
         self._read(now)
 
@@ -453,6 +457,8 @@ class Node:
             case m.PolicyFetch(term, version):
                 if (body := self.context.policies.get((term, version))) is not None:
                     self.mail.post(sender, m.PolicyBody(body))
+            case m.PolicyReady():
+                self.naming.told(sender, message)
             case m.Introduce(number, joiner):
                 if sender == self.context.election.scheduler:
                     self.introductions.expect(number, joiner)
@@ -557,11 +563,6 @@ class Node:
         context.store(policy)
 
     # --- scheduler --------------------------------------------------------------------------------
-
-    def _offered(self) -> tuple[int, int]:
-        if self.negotiator is not None:
-            return self.negotiator.offer()
-        return self.context.policy.key if self.context.policy else (0, 0)
 
     def _ask_again(self, now: float) -> None:
         """Repeat to a new scheduler the requests that the old one had not fulfilled."""

@@ -9,7 +9,7 @@ the reduced word is the same everywhere (protocol.md, I2).
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from protocols import limits
@@ -133,6 +133,13 @@ def merge(a: ControlWord, b: ControlWord) -> ControlWord:
         stop=a.stop or b.stop,
         squares=_added(a.squares, b.squares),
     )
+
+
+def naming(word: ControlWord, policy: tuple[int, int]) -> ControlWord:
+    """Return `word` so that it names the policy with this key, unless it names a newer one."""
+    if policy <= (word.term, word.policy):
+        return word
+    return replace(word, term=policy[0], policy=policy[1])
 
 
 def bits(numbers: tuple[int, ...]) -> bytes:

@@ -75,6 +75,12 @@ class Agenda:
         self.switch.offered, self.amended = True, None
         return self.switch.policy.key
 
+    def missed(self) -> None:
+        """The control words of all rounds so far were made without the switch, so it may be amended
+        again."""
+        if self.switch is not None:
+            self.switch.offered = False
+
     def lets_in(self, node: bytes) -> bool:
         """Whether a policy that lets the joiner `node` in may be in force already: it is too late
         to stop it then."""

@@ -112,6 +112,17 @@ class Negotiator:
         return self._agenda.offer()
 
     @property
+    def is_urgent(self) -> bool:
+        """Whether a switch is ready that was not offered yet, and has more than another plan."""
+        switch = self.switch
+        waits = switch is not None and switch.ready and not switch.offered
+        return waits and switch is not None and _task(switch.policy) != _task(self.policy)
+
+    def missed(self) -> None:
+        """What was offered late was named in no round (`Agenda.missed`)."""
+        self._agenda.missed()
+
+    @property
     def leaving(self) -> tuple[bytes, ...]:
         """Members that asked to leave."""
         return tuple(self._leaving)

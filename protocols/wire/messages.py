@@ -105,6 +105,18 @@ class PolicyStored(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class PolicyReady(Message):
+    """Scheduler to the root of the control word's tree: enough nodes hold that policy's body, so
+    the word of this attempt of `iteration` may name it."""
+
+    TAG: ClassVar[int] = 50
+    policy_term: int = wire(TERM)
+    version: int = wire(VERSION)
+    iteration: int = wire(ITERATION)
+    attempt: bytes = wire(DIGEST)  # as `fence.attempt_id` names it
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyFetch(Message):
     """To all neighbours, by a node that lacks the body of a policy that comes into force: send
     it."""
@@ -512,6 +524,7 @@ MESSAGES: tuple[type[Message], ...] = (
     StaysOutside,
     StripesWanted,
     StripesLearned,
+    PolicyReady,
 )
 # Messages that cross one link only: nobody passes them on.
 DIRECT_MESSAGES = (

@@ -19,7 +19,7 @@ from protocols import effects, events, limits
 from protocols.cluster.ancestry import Past
 from protocols.network.progress import Progress
 from protocols.rounds import control_word
-from protocols.rounds.control_word import ControlWord
+from protocols.rounds.control_word import ControlWord, naming
 from protocols.rounds.divergence import is_final
 from protocols.rounds.round import (
     Add,
@@ -74,6 +74,7 @@ class Reduce:
     partial: dict[int, object] = field(default_factory=dict)
     made: dict[int, Mark] = field(default_factory=dict)  # the attempt that reduced a chunk
     frozen: bool = False
+    named: tuple[int, int] = (0, 0)  # the policy that the word names that is summed here
     inbox: dict[tuple[bytes, int], object] = field(default_factory=dict)
 
 
@@ -262,6 +263,8 @@ class Host:
                 streaming.contribute(self, chunks)
             case effects.Contribute(word):
                 self.contribute(word)
+            case effects.NamePolicy(policy) if self.reduce is not None:
+                self.reduce.named = policy
             case effects.PublishChunks():
                 self.publish()
             case effects.SearchWays():
@@ -536,8 +539,10 @@ class Host:
                     value = self.part(chunk) if own else reduce.partial[chunk]
                     self.bulk(parent, "up", chunk, value)
                 case Finish(chunk, own):
-                    if own:
-                        reduce.partial[chunk] = self.part(chunk)
+                    whole = self.part(chunk) if own else reduce.partial[chunk]
+                    if isinstance(whole, ControlWord):
+                        whole = naming(whole, reduce.named)
+                    reduce.partial[chunk] = whole
                     # By which attempt, and at which root, the chunk was summed.
                     reduce.made[chunk] = (*reduce.round.spec.key, self.me.node)
                 case SendDown(chunk, to) | SendSum(chunk, to):
