@@ -118,7 +118,7 @@ def wrong(liars: list[Host], host: Host, _shard: int, piece: bytes) -> bytes:
     return bytes(len(piece)) if host in liars else piece
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3])  # the others are quicker in the rest
+@pytest.mark.parametrize("seed", [0, 1, 5])  # the others are quicker in the rest
 def test_one_source_lies(seed: int) -> None:
     world, hosts = cluster(seed)
     world.tamper = partial(wrong, [hosts[1]])
