@@ -10,6 +10,10 @@ The rate is the second best of the last samples: a connection that starts slowly
 a busy reader makes a sample too low, and hardly anything makes one too high, as long as it begins
 and ends where bytes had to be waited for.
 
+On a link of less than 1 Mbit/s each frame of a probe is a run of its own, which is all head. If
+nothing were known of such a link, plans would take it for a usual one. So, while there is no
+sample, its rate is roughly that of all that came, heads and all.
+
 While other links of the sender or of the receiver are busy, too, they may share what limits the
 device, such as its radio. A sample of such a time, a shared one, says how fast the link is at
 least, so it never makes the rate lower than the samples do that were measured alone. If the link
@@ -36,6 +40,10 @@ class Meter:
         self._bytes = 0  # bytes of the next sample, of this run and of those before
         self._seconds = 0.0  # how long these took to arrive
         self._began = 0.0  # when this run began
+        self._first_at: float | None = None  # when the first bytes of all came,
+        self._last_at = 0.0  # and the last ones; while there is no sample:
+        self._rough_bytes = 0  # what came after the first bytes,
+        self._rough_seconds = 0.0  # and how long that took, without pauses
         # Whether other links were busy beside some frame of the sample that has begun.
         self._is_shared = False
         self._frame_is_shared = False  # whether they are beside the running frame
@@ -60,6 +68,8 @@ class Meter:
         """`size` more bytes of the frame's payload have arrived. The head of a run ends once it is
         long enough and bytes have to be waited for, or at `METER_MOST_HEAD_BYTES`."""
         waited, self._at = now - self._at, now
+        if not (self._alone or self._shared):
+            self._roughly(now, size)
         if waited >= limits.METER_BURST_SECONDS:
             self._end_sample()
         if self._head > limits.METER_HEAD_BYTES and waited >= limits.METER_BURST_SECONDS:
@@ -73,6 +83,14 @@ class Meter:
         self._head += size
         if self._head >= limits.METER_MOST_HEAD_BYTES:
             self._head = -1
+
+    def _roughly(self, now: float, size: int) -> None:
+        if self._first_at is None:
+            self._first_at = now
+        else:
+            self._rough_bytes += size
+            self._rough_seconds += min(now - self._last_at, limits.METER_PAUSE_SECONDS)
+        self._last_at = now
 
     def ends(self, now: float) -> None:
         """The frame is complete; take a sample if the run has enough bytes for one."""
@@ -119,7 +137,13 @@ class Meter:
             if not (self._alone or self._shared) and self._seconds >= limits.METER_LEAST_SECONDS:
                 self._sample()  # a short one is better than none
         known = [_second_best(samples) for samples in (self._alone, self._shared) if samples]
-        return max(known, default=None)
+        return max(known, default=self._rough_rate(now))
+
+    def _rough_rate(self, now: float) -> float | None:
+        first, enough = self._first_at, self._rough_bytes >= limits.METER_LEAST_BYTES
+        if first is None or now - first < limits.METER_ROUGH_SECONDS or not enough:
+            return None
+        return self._rough_bytes / max(self._rough_seconds, limits.METER_BURST_SECONDS)
 
     @property
     def is_alone(self) -> bool:

@@ -1,0 +1,200 @@
+"""A policy that becomes ready while a round runs comes into force when that round is over."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edgeagent.planner.standard import StandardPlanner
+from protocols import events
+from protocols.effects import NamePolicy
+from protocols.member.cycle_table import CycleState
+from protocols.member.naming import Naming
+from protocols.scheduler.negotiator import Negotiator
+from protocols.wire import messages as m
+from tests.unit.protocols.clusters import cluster, node_of, policy_of
+from tests.unit.protocols.records import node, star_policy
+
+if TYPE_CHECKING:
+    from protocols.cluster.policy import Policy
+
+COUNT = 4
+ONE, TWO, THREE, FOUR = (node(k) for k in range(1, COUNT + 1))
+RUNNING, OTHER = b"a" * 32, b"b" * 32  # attempts
+AT = 7  # the running iteration
+
+
+class Room:
+    """One node of a star around ONE, which is the root of the control word's tree."""
+
+    def __init__(self, me: bytes, negotiator: Negotiator | None = None) -> None:
+        policy = star_policy(COUNT)
+        self.done: list[object] = []
+        self.sent: list[tuple[bytes, object]] = []
+        self.context: Any = SimpleNamespace(
+            node=me,
+            is_member=True,
+            iteration=AT,
+            policy=policy,
+            policies={policy.key: policy, (1, 2): policy},
+            freeze=SimpleNamespace(holds=False),
+            election=SimpleNamespace(scheduler=TWO),
+            do=self.done.append,
+        )
+        self.cycle: Any = SimpleNamespace(
+            state=CycleState.REDUCING, attempt_ids=(RUNNING, bytes(32))
+        )
+        mail: Any = SimpleNamespace(post=lambda to, message: self.sent.append((to, message)))
+        succession: Any = SimpleNamespace(negotiator=negotiator)
+        self.naming = Naming(self.context, mail, succession)
+
+    def told(self, iteration: int = AT, attempt: bytes = RUNNING, version: int = 2) -> None:
+        """The scheduler says that a policy is ready."""
+        self.naming.told(TWO, m.PolicyReady(1, version, iteration, attempt))
+
+    def looks(self) -> list[object]:
+        """Return what is done when the node looks again."""
+        self.done.clear()
+        self.naming.look(self.cycle)
+        return list(self.done)
+
+
+def test_the_root_names_what_the_scheduler_says_is_ready() -> None:
+    room = Room(ONE)
+    room.told()
+    assert room.looks() == [NamePolicy((1, 2))]
+    assert room.looks() == [], "once is enough"
+    assert room.naming.offered() == star_policy(COUNT).key, "its own word is another matter"
+
+
+def test_it_believes_nobody_else() -> None:
+    room = Room(ONE)
+    room.naming.told(THREE, m.PolicyReady(1, 2, AT, RUNNING))
+    assert room.looks() == []
+
+
+@pytest.mark.parametrize(
+    ("attempt", "version", "state"),
+    [
+        (OTHER, 2, CycleState.REDUCING),
+        (RUNNING, 3, CycleState.REDUCING),  # it lacks the body
+        (RUNNING, 2, CycleState.APPLYING),
+    ],
+)
+def test_it_is_only_for_the_running_attempt(
+    attempt: bytes, version: int, state: CycleState
+) -> None:
+    room = Room(ONE)
+    room.cycle.state = state
+    room.told(attempt=attempt, version=version)
+    assert room.looks() == []
+    room.cycle.state = CycleState.REDUCING
+    assert room.looks() == [], "nor later"
+
+
+def test_a_root_that_has_not_begun_the_round_names_it_then() -> None:
+    room = Room(ONE)
+    room.told(iteration=AT + 1, attempt=OTHER)
+    assert room.looks() == []
+    room.context.iteration, room.cycle.attempt_ids = AT + 1, (OTHER, RUNNING)
+    room.cycle.state = CycleState.COMPUTING
+    assert room.looks() == [NamePolicy((1, 2))]
+
+
+def test_nothing_is_named_while_a_fence_is_open() -> None:
+    room = Room(ONE)
+    room.told()
+    room.context.freeze.holds = True
+    assert room.looks() == []
+
+
+def wanted(scheduler: bytes) -> tuple[Negotiator, Policy]:
+    """Return a negotiator whose members want to leave, and the policy by which FOUR does."""
+    negotiator = Negotiator(scheduler, 1, star_policy(COUNT), 4, StandardPlanner())
+    for policy in made(negotiator):  # what the planner makes of the star
+        negotiator.in_force(0.0, policy)
+    negotiator.leave_request(FOUR)
+    (policy,) = made(negotiator)
+    return negotiator, policy
+
+
+def made(negotiator: Negotiator) -> list[Policy]:
+    mail = negotiator.tick(0.0)
+    return list(dict.fromkeys(x.policy for _, x in mail if isinstance(x, m.PolicyBody)))
+
+
+def test_the_scheduler_has_the_root_name_what_becomes_ready() -> None:
+    negotiator, policy = wanted(TWO)
+    room = Room(TWO, negotiator)
+    room.looks()
+    assert room.sent == [], "not enough have stored it"
+    for sender in (ONE, THREE):
+        negotiator.stored(sender, policy.key)
+    room.cycle.state = CycleState.COMPUTING
+    room.looks()
+    assert room.sent == [], "its own word will name it"
+    room.cycle.state = CycleState.REDUCING
+    assert room.looks() == room.looks() == []
+    assert room.sent == [(ONE, m.PolicyReady(*policy.key, AT, RUNNING))]
+    assert negotiator.switch is not None
+    assert negotiator.switch.offered
+
+
+def test_a_scheduler_that_is_the_root_names_it_itself() -> None:
+    negotiator, policy = wanted(ONE)
+    for sender in (TWO, THREE):
+        negotiator.stored(sender, policy.key)
+    room = Room(ONE, negotiator)
+    assert room.looks() == [NamePolicy(policy.key)]
+    assert room.sent == []
+
+
+def test_what_was_named_too_late_may_be_amended_again() -> None:
+    negotiator, policy = wanted(ONE)
+    for sender in (TWO, THREE):
+        negotiator.stored(sender, policy.key)
+    room = Room(ONE, negotiator)
+    room.looks()
+    room.context.iteration += 1
+    room.cycle.state = CycleState.COMPUTING
+    room.looks()
+    assert negotiator.switch is not None
+    assert not negotiator.switch.offered
+    assert room.naming.offered() == policy.key
+    room.looks()
+    assert negotiator.switch.offered, "this node's own word has it by now"
+
+
+def test_another_plan_can_wait() -> None:
+    negotiator = Negotiator(ONE, 1, star_policy(COUNT), 4, StandardPlanner())
+    (policy,) = made(negotiator)  # another tree than the star
+    for sender in (TWO, THREE):
+        negotiator.stored(sender, policy.key)
+    room = Room(ONE, negotiator)
+    assert negotiator.switch is not None
+    assert negotiator.switch.ready
+    assert policy.view == star_policy(COUNT).view
+    assert room.looks() == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_member_that_wants_to_leave_goes_with_the_running_round(seed: int) -> None:
+    world, hosts = cluster(seed, 4)
+    slow, leaver = hosts[-1], hosts[-2]
+    scheduler = hosts[0]
+    negotiator = node_of(scheduler).negotiator
+    assert negotiator is not None
+    begun = CycleState.COMPUTING
+    world.run(
+        lambda: all(node_of(h).cycle.state is begun for h in hosts) and negotiator.switch is None
+    )
+    slow.hang(4.0)
+    world.run(lambda: node_of(scheduler).cycle.state is CycleState.REDUCING)
+    at = node_of(scheduler).context.iteration
+    leaver.handle(events.LeaveWanted())
+    world.run(lambda: leaver.me.node not in policy_of(scheduler).view.nodes)
+    assert node_of(scheduler).context.iteration == at + 1
+    world.run(lambda: leaver.gone is not None)
+    assert leaver.gone == "left"
