@@ -114,6 +114,12 @@ class ContributeChunks:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldWord:
+    """If the control word of the running round is summed here, do so as late as nobody has to wait
+    for it, or after `NamePolicy`."""
+
+
+@dataclass(frozen=True, slots=True)
 class NamePolicy:
     """Have the control word of the running round name `policy`, which is the key of one, if the
     word is summed here and is not yet."""
@@ -382,6 +388,7 @@ RoundEffect = (
     | FreezeRound
     | ContributeChunks
     | Contribute
+    | HoldWord
     | NamePolicy
     | PublishChunks
 )

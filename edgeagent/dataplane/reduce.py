@@ -266,10 +266,17 @@ class Reducer:
             self._words.contribute(word)
             self._drive(self._round.contribute())
 
+    def hold_word(self) -> None:
+        """Sum the control word late (`Round.hold_word`)."""
+        if self._round is not None:
+            self._round.hold_word()
+
     def name_policy(self, key: tuple[int, int]) -> None:
         """Have the round's control word name the policy with this key, if it is summed here and is
         not yet, so that the policy comes into force with the next iteration."""
         self._words.name(key)
+        if self._round is not None:
+            self._drive(self._round.release_word())
 
     def publish(self) -> None:
         """Send the results that the trainer has put into P to everyone.

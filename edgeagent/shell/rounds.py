@@ -131,6 +131,8 @@ class Rounds:
                 self.reducer.contribute_chunks(chunks)
             case effects.Contribute(word):
                 self.reducer.contribute(word)
+            case effects.HoldWord():
+                self.reducer.hold_word()
             case effects.NamePolicy(policy):
                 self.reducer.name_policy(policy)
             case effects.PublishChunks():

@@ -4,10 +4,13 @@ iteration.
 The scheduler names a policy that is ready in its own word. It gives that before it waits for the
 others, though, so what becomes ready while it waits would miss this round, and a joiner or a member
 that wants to leave would wait for a whole step more. So the scheduler then has the policy named
-where the word is summed, at the root of its tree (`PolicyReady`).
+where the word is summed, at the root of its tree (`PolicyComing`).
 
-- The root does so only in the attempt that the scheduler runs, and only if it holds the policy's
-  body. It may hear of it before it has begun that attempt; then it keeps it for that.
+- The word is summed long before the gradients are. So while enough nodes are still to store the
+  policy, the root holds the word back, but no longer than nobody has to wait for it
+  (`Round.hold_word`).
+- The root does so only in the attempt that the scheduler runs, and names only a policy of which it
+  holds the body. It may hear of it before it has begun that attempt; then it keeps it for that.
 - If the word was summed before the root heard of it, the scheduler names the policy in the next
   round, and may amend it until then: all have the same word, and it does not name the policy.
 - A policy that differs from the one in force by its plan alone can wait.
@@ -17,9 +20,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from protocols.effects import NamePolicy
+from protocols.effects import HoldWord, NamePolicy
 from protocols.member.cycle_table import CycleState
-from protocols.wire.messages import PolicyReady
+from protocols.wire.messages import PolicyComing
 
 if TYPE_CHECKING:
     from protocols.member.context import Context
@@ -37,8 +40,11 @@ class Naming:
         self._context = context
         self._mail = mail
         self._succession = succession
-        self._told_in: int | None = None  # the iteration in which the root was last told of one
-        self._ready: PolicyReady | None = None  # what the root was told, until it is done
+        # The iteration in which this scheduler has last told the root of a policy that was ready.
+        self._told_in: int | None = None
+        # The iteration, attempt and policy for which it has told it of one that was not.
+        self._awaited: tuple[int, bytes, tuple[int, int]] | None = None
+        self._coming: PolicyComing | None = None  # what the root was told, until it is done
 
     def offered(self) -> tuple[int, int]:
         """Return the key of the policy that this node's own word is to name."""
@@ -48,40 +54,57 @@ class Naming:
         policy = self._context.policy
         return policy.key if policy is not None else (0, 0)
 
-    def told(self, sender: bytes, message: PolicyReady) -> None:
-        """The scheduler, if `sender` is that, says that a policy is ready."""
+    def told(self, sender: bytes, message: PolicyComing) -> None:
+        """The scheduler, if `sender` is that, says that a policy is to come."""
         if sender == self._context.election.scheduler:
-            self._ready = message
+            self._coming = message
 
     def look(self, cycle: Cycle) -> None:
         """Name what has become ready, if the word of the running round may still do so."""
-        context, ready = self._context, self._ready
+        context, coming = self._context, self._coming
         if context.freeze.holds or not context.is_member:
             return
-        if ready is not None and ready.iteration <= context.iteration:
-            here = (context.iteration, cycle.attempt_ids[0]) == (ready.iteration, ready.attempt)
-            key = (ready.policy_term, ready.version)
-            if here and cycle.state in _OPEN and key in context.policies:
-                context.do(NamePolicy(key))
-            self._ready = None
+        if coming is not None and coming.iteration <= context.iteration:
+            if (coming.iteration, coming.attempt) == (context.iteration, cycle.attempt_ids[0]):
+                self._follow(cycle, coming)
+            self._coming = None
         if self._succession.negotiator is not None:
             self._lead(cycle)
 
+    def _follow(self, cycle: Cycle, coming: PolicyComing) -> None:
+        """As the root, do what the scheduler wants in the running attempt."""
+        if cycle.state in _OPEN:
+            key = (coming.policy_term, coming.version)
+            if not coming.ready:
+                self._context.do(HoldWord())
+            elif key in self._context.policies:
+                self._context.do(NamePolicy(key))
+
     def _lead(self, cycle: Cycle) -> None:
-        """As the scheduler, have the root name what is ready."""
+        """As the scheduler, have the root name what is ready, and wait for what is not."""
         context, negotiator = self._context, self._succession.negotiator
         assert negotiator is not None
         if self._told_in is not None and self._told_in != context.iteration:
             self._told_in = None
             negotiator.missed()
-        if cycle.state is not CycleState.REDUCING or not negotiator.is_urgent:
+        switch, attempt = negotiator.switch, cycle.attempt_ids[0]
+        if cycle.state is not CycleState.REDUCING or not negotiator.is_urgent or switch is None:
             return
-        policy = context.policy
-        assert policy is not None
+        if not switch.ready:
+            about = (context.iteration, attempt, switch.policy.key)
+            if self._awaited != about:
+                self._awaited = about
+                self._tell(switch.policy.key, attempt, ready=False)
+            return
         self._told_in = context.iteration
-        key, root = negotiator.offer(), policy.tree.root
-        if root == context.node:
-            context.do(NamePolicy(key))
+        self._tell(negotiator.offer(), attempt, ready=True)
+
+    def _tell(self, key: tuple[int, int], attempt: bytes, *, ready: bool) -> None:
+        """Tell the root of the control word's tree that the policy `key` is to come."""
+        context, policy = self._context, self._context.policy
+        assert policy is not None
+        if (root := policy.tree.root) != context.node:
+            coming = PolicyComing(*key, context.iteration, attempt, ready)
+            self._mail.post(root, coming)
         else:
-            attempt = cycle.attempt_ids[0]
-            self._mail.post(root, PolicyReady(*key, context.iteration, attempt))
+            context.do(NamePolicy(key) if ready else HoldWord())

@@ -457,7 +457,7 @@ class Node:
             case m.PolicyFetch(term, version):
                 if (body := self.context.policies.get((term, version))) is not None:
                     self.mail.post(sender, m.PolicyBody(body))
-            case m.PolicyReady():
+            case m.PolicyComing():
                 self.naming.told(sender, message)
             case m.Introduce(number, joiner):
                 if sender == self.context.election.scheduler:

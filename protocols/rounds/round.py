@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from protocols.rounds.word_check import Part
 
 
+# A control word that is held back is summed when no more than this part of the data is missing.
+LAST_PART = 0.1
+
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """These reduced `chunks` come from `source` (None: they are here) and are sent on to `to`."""
@@ -216,8 +220,9 @@ class Round:
         self._missing = spec.chunks
         self._kept: dict[int, Spread] = {c: s for s in spec.spread for c in s.chunks}
         self._lanes = (spec.word_lane, *spec.lanes)
-        # The first chunk that is not reduced here or, where chunks have holders, not yet summed.
-        self._first = int(spec.is_held)
+        # The first data chunk that is not reduced here or, where chunks have holders, not summed.
+        self._first = 1
+        self._holds_word = False  # the control word is not to be summed here yet
         self._summed: dict[int, SendUp] = {}  # chunks beyond the window, which wait to be sent
         self._sums = bytearray(spec.chunks)  # of held chunks: the sum has been here
         self._awaited = self._count_sums()  # sums that this node has to hold and lacks
@@ -292,6 +297,27 @@ class Round:
         if chunk in self._kept or (chunk == 0 and self._awaited):
             return []
         return self._advance(chunk)
+
+    def hold_word(self) -> None:
+        """If the control word is summed here, do so only when few other chunks are missing here, or
+        when `release_word` is called: until then something may be added to it. The last chunks are
+        then still on their way to others, who do not wait for the word longer than for these.
+
+        Where chunks have holders, the word comes last in any case, and they wait for it.
+        """
+        waits = self._missing > 1 + self._few and not self.spec.is_held
+        self._holds_word = waits and self._lane(0).parent is None and not self._reduced[0]
+
+    def release_word(self) -> list[RoundEffect]:
+        """Sum the control word as soon as all parts of it are here."""
+        if not self._holds_word:
+            return []
+        self._holds_word = False
+        return self._advance(0) if self._own[0] else []
+
+    @property
+    def _few(self) -> int:
+        return int(LAST_PART * (self.spec.chunks - 1))
 
     def up(self, child: bytes, chunk: int) -> list[RoundEffect]:
         """`child`'s partial sum of `chunk` has arrived. Raises as `check_up` does."""
@@ -394,7 +420,7 @@ class Round:
         while (k := self._added[chunk]) < len(children) and self._arrived[chunk] >> k & 1:
             effects.append(Add(chunk, children[k], k == 0))
             self._added[chunk] += 1
-        if self._added[chunk] < len(children):
+        if self._added[chunk] < len(children) or (chunk == 0 and self._holds_word):
             return effects
         if lane.parent is not None:
             send = SendUp(chunk, not children, lane.parent)
@@ -434,6 +460,8 @@ class Round:
         if chunk == 0 and self.spec.is_held:
             effects.append(Decided())
         effects += self._move_window()
+        if self._missing <= 1 + self._few:
+            effects += self.release_word()
         if self.complete:
             effects.append(Complete())
         return effects

@@ -113,10 +113,12 @@ class Negotiator:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a switch is ready that was not offered yet, and has more than another plan."""
+        """Whether a switch is under way that was not offered yet, and has more than another
+        plan."""
         switch = self.switch
-        waits = switch is not None and switch.ready and not switch.offered
-        return waits and switch is not None and _task(switch.policy) != _task(self.policy)
+        if switch is None or switch.offered:
+            return False
+        return _task(switch.policy) != _task(self.policy)
 
     def missed(self) -> None:
         """What was offered late was named in no round (`Agenda.missed`)."""

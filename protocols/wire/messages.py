@@ -105,15 +105,17 @@ class PolicyStored(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyReady(Message):
-    """Scheduler to the root of the control word's tree: enough nodes hold that policy's body, so
-    the word of this attempt of `iteration` may name it."""
+class PolicyComing(Message):
+    """Scheduler to the root of the control word's tree: that policy is to be named by the word of
+    this attempt of `iteration`. If it is not `ready`, too few nodes hold its body yet: hold the
+    word back for it."""
 
     TAG: ClassVar[int] = 50
     policy_term: int = wire(TERM)
     version: int = wire(VERSION)
     iteration: int = wire(ITERATION)
     attempt: bytes = wire(DIGEST)  # as `fence.attempt_id` names it
+    ready: bool = wire(Bool())
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,7 +526,7 @@ MESSAGES: tuple[type[Message], ...] = (
     StaysOutside,
     StripesWanted,
     StripesLearned,
-    PolicyReady,
+    PolicyComing,
 )
 # Messages that cross one link only: nobody passes them on.
 DIRECT_MESSAGES = (

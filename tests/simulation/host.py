@@ -19,7 +19,7 @@ from protocols import effects, events, limits
 from protocols.cluster.ancestry import Past
 from protocols.network.progress import Progress
 from protocols.rounds import control_word
-from protocols.rounds.control_word import ControlWord, naming
+from protocols.rounds.control_word import ControlWord
 from protocols.rounds.divergence import is_final
 from protocols.rounds.round import (
     Add,
@@ -35,16 +35,10 @@ from protocols.rounds.round import (
     SendUp,
 )
 from protocols.wire import codec
-from tests.simulation import pulls, streaming, trainer_effects
+from tests.simulation import naming, pulls, streaming, trainer_effects
 from tests.simulation.copies import CopyStore
 from tests.simulation.narrow import LARGE_FRAME, SMALL_FRAME
-from tests.simulation.numbers import (
-    STATE_ELEMENTS,
-    VECTOR,
-    settings,
-    state_bytes,
-    weights_of,
-)
+from tests.simulation.numbers import STATE_ELEMENTS, VECTOR, settings, state_bytes, weights_of
 from tests.simulation.sharding import Losses, Slots
 
 if TYPE_CHECKING:
@@ -263,8 +257,8 @@ class Host:
                 streaming.contribute(self, chunks)
             case effects.Contribute(word):
                 self.contribute(word)
-            case effects.NamePolicy(policy) if self.reduce is not None:
-                self.reduce.named = policy
+            case effects.HoldWord() | effects.NamePolicy():
+                naming.perform(self, effect)
             case effects.PublishChunks():
                 self.publish()
             case effects.SearchWays():
@@ -541,7 +535,7 @@ class Host:
                 case Finish(chunk, own):
                     whole = self.part(chunk) if own else reduce.partial[chunk]
                     if isinstance(whole, ControlWord):
-                        whole = naming(whole, reduce.named)
+                        whole = naming.summed(reduce, whole)
                     reduce.partial[chunk] = whole
                     # By which attempt, and at which root, the chunk was summed.
                     reduce.made[chunk] = (*reduce.round.spec.key, self.me.node)

@@ -9,7 +9,7 @@ import pytest
 
 from edgeagent.planner.standard import StandardPlanner
 from protocols import events
-from protocols.effects import NamePolicy
+from protocols.effects import HoldWord, NamePolicy
 from protocols.member.cycle_table import CycleState
 from protocols.member.naming import Naming
 from protocols.scheduler.negotiator import Negotiator
@@ -50,9 +50,11 @@ class Room:
         succession: Any = SimpleNamespace(negotiator=negotiator)
         self.naming = Naming(self.context, mail, succession)
 
-    def told(self, iteration: int = AT, attempt: bytes = RUNNING, version: int = 2) -> None:
-        """The scheduler says that a policy is ready."""
-        self.naming.told(TWO, m.PolicyReady(1, version, iteration, attempt))
+    def told(
+        self, iteration: int = AT, attempt: bytes = RUNNING, version: int = 2, *, ready: bool = True
+    ) -> None:
+        """The scheduler says that a policy is to come."""
+        self.naming.told(TWO, m.PolicyComing(1, version, iteration, attempt, ready))
 
     def looks(self) -> list[object]:
         """Return what is done when the node looks again."""
@@ -69,9 +71,17 @@ def test_the_root_names_what_the_scheduler_says_is_ready() -> None:
     assert room.naming.offered() == star_policy(COUNT).key, "its own word is another matter"
 
 
+def test_the_root_holds_the_word_back_for_a_policy_that_is_not_ready() -> None:
+    room = Room(ONE)
+    room.told(version=9, ready=False)
+    assert room.looks() == [HoldWord()], "it need not have its body yet"
+    room.told()
+    assert room.looks() == [NamePolicy((1, 2))]
+
+
 def test_it_believes_nobody_else() -> None:
     room = Room(ONE)
-    room.naming.told(THREE, m.PolicyReady(1, 2, AT, RUNNING))
+    room.naming.told(THREE, m.PolicyComing(1, 2, AT, RUNNING, True))
     assert room.looks() == []
 
 
@@ -128,25 +138,29 @@ def made(negotiator: Negotiator) -> list[Policy]:
 def test_the_scheduler_has_the_root_name_what_becomes_ready() -> None:
     negotiator, policy = wanted(TWO)
     room = Room(TWO, negotiator)
-    room.looks()
-    assert room.sent == [], "not enough have stored it"
-    for sender in (ONE, THREE):
-        negotiator.stored(sender, policy.key)
+    about = (*policy.key, AT, RUNNING)
     room.cycle.state = CycleState.COMPUTING
     room.looks()
-    assert room.sent == [], "its own word will name it"
+    assert room.sent == [], "its own word may name it"
     room.cycle.state = CycleState.REDUCING
     assert room.looks() == room.looks() == []
-    assert room.sent == [(ONE, m.PolicyReady(*policy.key, AT, RUNNING))]
+    assert room.sent == [(ONE, m.PolicyComing(*about, False))], "it is told once"
+    for sender in (ONE, THREE):
+        negotiator.stored(sender, policy.key)
+    room.sent.clear()
+    assert room.looks() == room.looks() == []
+    assert room.sent == [(ONE, m.PolicyComing(*about, True))]
     assert negotiator.switch is not None
     assert negotiator.switch.offered
 
 
 def test_a_scheduler_that_is_the_root_names_it_itself() -> None:
     negotiator, policy = wanted(ONE)
+    room = Room(ONE, negotiator)
+    assert room.looks() == [HoldWord()]
+    assert room.looks() == []
     for sender in (TWO, THREE):
         negotiator.stored(sender, policy.key)
-    room = Room(ONE, negotiator)
     assert room.looks() == [NamePolicy(policy.key)]
     assert room.sent == []
 
