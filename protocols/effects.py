@@ -115,14 +115,14 @@ class ContributeChunks:
 
 @dataclass(frozen=True, slots=True)
 class HoldWord:
-    """If the control word of the running round is summed here, do so as late as nobody has to wait
-    for it, or after `NamePolicy`."""
+    """If the control word of the running round is summed at this node, wait for `NamePolicy` with
+    that, but only as long as other chunks are missing (`Round.hold_word`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamePolicy:
-    """Have the control word of the running round name `policy`, which is the key of one, if the
-    word is summed here and is not yet."""
+    """Have the control word of the running round name `policy`, which is the key of one, if this
+    node sums the word and has not done so yet."""
 
     policy: tuple[int, int]
 

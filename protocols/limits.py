@@ -109,8 +109,8 @@ METER_REST_SECONDS = 60.0
 # While there is no sample, so much of one has to do.
 METER_LEAST_SECONDS = 0.01
 METER_SAMPLES = 5  # that a link's rate is taken from
-# A link without a sample for so long since its first bytes has the mean rate of all that came. A
-# longer pause than this counts as one in which nothing was on its way.
+# A link without a sample for so long since its first bytes has the mean rate of all that came. Of
+# a pause between two frames only so much counts, since nothing may have been on its way.
 METER_ROUGH_SECONDS = 1.0
 METER_PAUSE_SECONDS = 0.5
 # A link that was busy so shortly ago still counts as one beside which another is not alone.

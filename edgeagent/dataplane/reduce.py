@@ -272,8 +272,8 @@ class Reducer:
             self._round.hold_word()
 
     def name_policy(self, key: tuple[int, int]) -> None:
-        """Have the round's control word name the policy with this key, if it is summed here and is
-        not yet, so that the policy comes into force with the next iteration."""
+        """Have the round's control word name the policy with this key, if this node sums the word
+        and has not done so yet. The policy comes into force with the next iteration then."""
         self._words.name(key)
         if self._round is not None:
             self._drive(self._round.release_word())

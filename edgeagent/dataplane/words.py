@@ -97,8 +97,8 @@ class Words:
     def merged(self, spec: RoundSpec, base: ControlWord, part: ControlWord) -> ControlWord:
         """Return both words as one; raise `RemoteProtocolError` if the buffers disagree.
 
-        A policy is only passed on by members that hold its body. One that some member lacks
-        therefore never comes into force, and the scheduler keeps sending bodies until all have it.
+        A policy that a child names is only passed on if its body is stored here. So one that a
+        member above the scheduler lacks is not named, and the scheduler keeps sending bodies.
         """
         if self._policies is not None and (part.term, part.policy) not in self._policies():
             part = replace(part, term=spec.term, policy=spec.policy)

@@ -119,6 +119,14 @@ class Cycle:
         return self.state is CycleState.OVER
 
     @property
+    def is_finishing(self) -> bool:
+        """Whether the running round only finishes what a fence has found begun."""
+        decision, at = self._restart, self._context.iteration
+        if decision is None or decision.policy.key != self._policy.key:
+            return False
+        return bool(decision.applied) and decision.iteration == at
+
+    @property
     def round_is_here(self) -> bool:
         """Whether the running iteration's round is complete here, and so decided what follows."""
         return self.state in (CycleState.HOLDING, CycleState.APPLYING)

@@ -7,10 +7,11 @@ that wants to leave would wait for a whole step more. So the scheduler then has 
 where the word is summed, at the root of its tree (`PolicyComing`).
 
 - The word is summed long before the gradients are. So while enough nodes are still to store the
-  policy, the root holds the word back, but no longer than nobody has to wait for it
+  policy, the root holds the word back, but only as long as gradients are missing there, too
   (`Round.hold_word`).
 - The root does so only in the attempt that the scheduler runs, and names only a policy of which it
-  holds the body. It may hear of it before it has begun that attempt; then it keeps it for that.
+  holds the body. It may hear of it before it has begun that attempt, or before it has the body;
+  then it keeps it for that.
 - If the word was summed before the root heard of it, the scheduler names the policy in the next
   round, and may amend it until then: all have the same word, and it does not name the policy.
 - A policy that differs from the one in force by its plan alone can wait.
@@ -18,6 +19,7 @@ where the word is summed, at the root of its tree (`PolicyComing`).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols.effects import HoldWord, NamePolicy
@@ -44,7 +46,8 @@ class Naming:
         self._told_in: int | None = None
         # The iteration, attempt and policy for which it has told it of one that was not.
         self._awaited: tuple[int, bytes, tuple[int, int]] | None = None
-        self._coming: PolicyComing | None = None  # what the root was told, until it is done
+        self._coming: PolicyComing | None = None  # what the root was told, until it is done,
+        self._done: PolicyComing | None = None  # and what it has named last
 
     def offered(self) -> tuple[int, int]:
         """Return the key of the policy that this node's own word is to name."""
@@ -56,29 +59,37 @@ class Naming:
 
     def told(self, sender: bytes, message: PolicyComing) -> None:
         """The scheduler, if `sender` is that, says that a policy is to come."""
-        if sender == self._context.election.scheduler:
+        if sender != self._context.election.scheduler:
+            return
+        # Messages may overtake each other: who has heard that it is ready need not wait for it.
+        if replace(message, ready=True) not in (self._coming, self._done):
             self._coming = message
 
     def look(self, cycle: Cycle) -> None:
         """Name what has become ready, if the word of the running round may still do so."""
         context, coming = self._context, self._coming
-        if context.freeze.holds or not context.is_member:
+        if context.freeze.holds or not context.is_member or cycle.is_finishing:
             return
-        if coming is not None and coming.iteration <= context.iteration:
-            if (coming.iteration, coming.attempt) == (context.iteration, cycle.attempt_ids[0]):
-                self._follow(cycle, coming)
-            self._coming = None
+        if coming is not None:
+            running = (context.iteration, cycle.attempt_ids[0])
+            if coming.iteration < context.iteration:
+                self._coming = None
+            elif (coming.iteration, coming.attempt) == running and cycle.state in _OPEN:
+                self._follow(coming)
         if self._succession.negotiator is not None:
             self._lead(cycle)
 
-    def _follow(self, cycle: Cycle, coming: PolicyComing) -> None:
+    def _follow(self, coming: PolicyComing) -> None:
         """As the root, do what the scheduler wants in the running attempt."""
-        if cycle.state in _OPEN:
-            key = (coming.policy_term, coming.version)
-            if not coming.ready:
-                self._context.do(HoldWord())
-            elif key in self._context.policies:
-                self._context.do(NamePolicy(key))
+        key = (coming.policy_term, coming.version)
+        if not coming.ready:
+            self._context.do(HoldWord())
+        elif key in self._context.policies:
+            self._context.do(NamePolicy(key))
+            self._done = coming
+        else:
+            return  # its body may be on its way
+        self._coming = None
 
     def _lead(self, cycle: Cycle) -> None:
         """As the scheduler, have the root name what is ready, and wait for what is not."""

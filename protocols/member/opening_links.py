@@ -33,11 +33,12 @@ class OpeningLinks:
     @property
     def deadline(self) -> float | None:
         """When `are_measured` may have become true although nothing has happened."""
-        if self._settled_at is None:
-            return None
-        rest = any(self._context.incoming(node) for node in self.open)
-        wait = limits.PROBE_REST_SECONDS if rest else limits.PROBE_WAIT_SECONDS
-        return self._settled_at + wait
+        return None if self._settled_at is None else self._settled_at + self._wait_s
+
+    @property
+    def _wait_s(self) -> float:
+        known = any(self._context.incoming(node) for node in self.open)
+        return limits.PROBE_REST_SECONDS if known else limits.PROBE_WAIT_SECONDS
 
     def dial(self, neighbours: tuple[Member, ...]) -> None:
         """Open the links to `neighbours` that are not open yet."""
@@ -60,5 +61,6 @@ class OpeningLinks:
         divided well from the start."""
         if self._settled_at is None:
             self._settled_at = now
-        late = self.deadline is not None and now >= self.deadline
-        return late or all(self._context.incoming(node) for node in self.open)
+        if all(self._context.incoming(node) for node in self.open):
+            return True
+        return now >= self._settled_at + self._wait_s

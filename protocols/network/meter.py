@@ -40,10 +40,12 @@ class Meter:
         self._bytes = 0  # bytes of the next sample, of this run and of those before
         self._seconds = 0.0  # how long these took to arrive
         self._began = 0.0  # when this run began
-        self._first_at: float | None = None  # when the first bytes of all came,
-        self._last_at = 0.0  # and the last ones; while there is no sample:
-        self._rough_bytes = 0  # what came after the first bytes,
-        self._rough_seconds = 0.0  # and how long that took, without pauses
+        # While there is no sample: when the first and the last bytes of all came, how many came
+        # after the first ones, and how long these took, with only a part of long pauses.
+        self._first_at: float | None = None
+        self._last_at = 0.0
+        self._rough_bytes = 0
+        self._rough_seconds = 0.0
         # Whether other links were busy beside some frame of the sample that has begun.
         self._is_shared = False
         self._frame_is_shared = False  # whether they are beside the running frame
@@ -129,9 +131,10 @@ class Meter:
         return self._in_frame or now - self._ended < limits.SHARED_SECONDS
 
     def rate(self, now: float) -> float | None:
-        """Return the rate in payload bytes/s, None while there is no sample. Of one or two samples
-        the best one counts, because the first samples of a connection are slow. The end of a run
-        is only noticed here, or when the next frame comes: a probe may be all that comes."""
+        """Return the rate in payload bytes/s, None while not even a rough one is known. Of one or
+        two samples the best one counts, because the first samples of a connection are slow. The end
+        of a run is only noticed here, or when the next frame comes: a probe may be all that
+        comes."""
         if not self._in_frame and now - self._ended >= limits.METER_GAP_SECONDS:
             self._end_sample()
             if not (self._alone or self._shared) and self._seconds >= limits.METER_LEAST_SECONDS:

@@ -299,14 +299,17 @@ class Round:
         return self._advance(chunk)
 
     def hold_word(self) -> None:
-        """If the control word is summed here, do so only when few other chunks are missing here, or
-        when `release_word` is called: until then something may be added to it. The last chunks are
-        then still on their way to others, who do not wait for the word longer than for these.
+        """If this node sums the control word, have it do so only when few other chunks are missing
+        here, or when `release_word` is called: until then something may be added to the word. The
+        others wait for it no longer than the last chunks need to get to them from here, or, in a
+        round of few chunks, than the word itself does.
 
-        Where chunks have holders, the word comes last in any case, and they wait for it.
+        Where chunks have holders, the word comes last in any case, and the results wait for it.
         """
-        waits = self._missing > 1 + self._few and not self.spec.is_held
-        self._holds_word = waits and self._lane(0).parent is None and not self._reduced[0]
+        spec = self.spec
+        sums = spec.parent is None and spec.contributes and 0 not in self._kept
+        waits = self._missing > 1 + self._few and not spec.is_held
+        self._holds_word = sums and waits and not self._reduced[0]
 
     def release_word(self) -> list[RoundEffect]:
         """Sum the control word as soon as all parts of it are here."""
@@ -460,8 +463,8 @@ class Round:
         if chunk == 0 and self.spec.is_held:
             effects.append(Decided())
         effects += self._move_window()
-        if self._missing <= 1 + self._few:
-            effects += self.release_word()
+        if self._holds_word and self._missing <= 1 + self._few:
+            return effects + self.release_word()  # the round may be complete with it
         if self.complete:
             effects.append(Complete())
         return effects

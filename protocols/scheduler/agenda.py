@@ -23,7 +23,8 @@ class Switch:
     """A policy on its way into force.
 
     `stored`: the nodes that have its body. `ready`: these are enough, so it may be offered.
-    `offered`: the scheduler's control word has named it, so it may be in force at somebody already.
+    `offered`: the scheduler's control word has named it, or the root was told that it may, so it
+    may be in force at somebody already.
     `amend_at`: when a later one may be made in its place, unless it is offered by then.
     """
 
@@ -79,7 +80,7 @@ class Agenda:
         """The control words of all rounds so far were made without the switch, so it may be amended
         again."""
         if self.switch is not None:
-            self.switch.offered = False
+            self.switch.offered, self.dirty = False, True
 
     def lets_in(self, node: bytes) -> bool:
         """Whether a policy that lets the joiner `node` in may be in force already: it is too late

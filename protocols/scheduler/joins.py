@@ -160,8 +160,9 @@ class Joins:
 
     @property
     def is_any_entering(self) -> bool:
-        """Whether a joiner that has copied the state is about to catch up."""
-        return any(j.state is JoinState.PULLING and j.copied for j in self.open.values())
+        """Whether a joiner that has copied the state gets the last updates."""
+        pulls = [j for j in self.open.values() if j.state is JoinState.PULLING]
+        return any(join.copied and not join.has_state for join in pulls)
 
     def _links_wanted(self, join: Join) -> list[Letter]:
         if join.state is not JoinState.LINKING:

@@ -319,7 +319,8 @@ class Negotiator:
         agenda = self._agenda
         before = agenda.switch
         is_plan = _task(policy) == _task(before.policy if before is not None else self.policy)
-        if is_plan and (before is not None or self.joins.is_any_entering):
+        supersedes = self._issued > self.policy.version
+        if is_plan and (before is not None or (self.joins.is_any_entering and not supersedes)):
             return []
         self._issued = policy.version
         agenda.made += 1

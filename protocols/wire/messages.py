@@ -548,7 +548,7 @@ REPEATED_MESSAGES = (Measured,)
 # Messages that may lead from one lineage into another.
 FENCE_MESSAGES = (Fence, FenceReport, Outside, Prepare, Prepared, Commit, Committed)
 # Messages that are not believed of a member that two others have accused.
-ORDERS = (Fence, Prepare, Commit, Lead, PassRole, VoteRequest, PolicyBody)
+ORDERS = (Fence, Prepare, Commit, Lead, PassRole, VoteRequest, PolicyBody, PolicyComing)
 BY_TAG: dict[int, type[Message]] = {kind.TAG: kind for kind in MESSAGES}
 
 Letter = tuple[bytes, Message]  # (destination, message)

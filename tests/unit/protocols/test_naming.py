@@ -44,11 +44,11 @@ class Room:
             do=self.done.append,
         )
         self.cycle: Any = SimpleNamespace(
-            state=CycleState.REDUCING, attempt_ids=(RUNNING, bytes(32))
+            state=CycleState.REDUCING, attempt_ids=(RUNNING, bytes(32)), is_finishing=False
         )
-        mail: Any = SimpleNamespace(post=lambda to, message: self.sent.append((to, message)))
-        succession: Any = SimpleNamespace(negotiator=negotiator)
-        self.naming = Naming(self.context, mail, succession)
+        mail = SimpleNamespace(post=lambda to, message: self.sent.append((to, message)))
+        parts: tuple[Any, ...] = (self.context, mail, SimpleNamespace(negotiator=negotiator))
+        self.naming = Naming(*parts)
 
     def told(
         self, iteration: int = AT, attempt: bytes = RUNNING, version: int = 2, *, ready: bool = True
@@ -85,23 +85,48 @@ def test_it_believes_nobody_else() -> None:
     assert room.looks() == []
 
 
-@pytest.mark.parametrize(
-    ("attempt", "version", "state"),
-    [
-        (OTHER, 2, CycleState.REDUCING),
-        (RUNNING, 3, CycleState.REDUCING),  # it lacks the body
-        (RUNNING, 2, CycleState.APPLYING),
-    ],
-)
-def test_it_is_only_for_the_running_attempt(
-    attempt: bytes, version: int, state: CycleState
-) -> None:
+def test_it_is_only_for_the_attempt_that_the_scheduler_runs() -> None:
     room = Room(ONE)
-    room.cycle.state = state
-    room.told(attempt=attempt, version=version)
+    room.told(attempt=OTHER)
     assert room.looks() == []
-    room.cycle.state = CycleState.REDUCING
-    assert room.looks() == [], "nor later"
+    room.cycle.attempt_ids = (OTHER, RUNNING)  # which the root begins now
+    assert room.looks() == [NamePolicy((1, 2))]
+
+
+def test_it_is_of_no_use_after_that_iteration() -> None:
+    room = Room(ONE)
+    room.cycle.state = CycleState.APPLYING
+    room.told()
+    assert room.looks() == []
+    room.context.iteration += 1
+    room.cycle.state = CycleState.COMPUTING
+    assert room.looks() == []
+    room.context.iteration -= 1
+    assert room.looks() == [], "it is forgotten"
+
+
+def test_the_root_needs_the_body() -> None:
+    room = Room(ONE)
+    room.told(version=3)
+    assert room.looks() == []
+    room.context.policies[1, 3] = room.context.policy
+    assert room.looks() == [NamePolicy((1, 3))]
+
+
+def test_messages_may_overtake_each_other() -> None:
+    room = Room(ONE)
+    room.told()
+    room.told(ready=False)
+    assert room.looks() == [NamePolicy((1, 2))]
+    room.told(ready=False)
+    assert room.looks() == [], "the word need not wait for what it names"
+
+
+def test_a_round_that_a_fence_has_finished_is_left_alone() -> None:
+    room = Room(ONE)
+    room.cycle.is_finishing = True
+    room.told()
+    assert room.looks() == []
 
 
 def test_a_root_that_has_not_begun_the_round_names_it_then() -> None:
