@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 
 # With so many others a joiner exchanges shards; more links would cost more than they bring.
 MOST_FELLOWS = 8
-# Verified shards are told at most so often, so that a message tells of several.
+# Verified shards are told at most so often, so that a message tells of several: the more seldom, the
+# longer the copy has taken by now, because then little is lost if a fellow hears a moment later.
 TELL_SECONDS = 0.05
+TELL_PART = 0.02  # of the time since the copy began
+MOST_TELL_SECONDS = 0.5
 # After so long a fellow is dialled again if there is no link.
 DIAL_AGAIN_SECONDS = 2.0
 
@@ -53,7 +56,7 @@ class Fellows:
         self._pull: Pull | None = None
         self._here: dict[int, None] = {}  # shards that were verified, in the order in which
         self._at = (0, 0)  # iteration of the state, size of a shard
-        self._told_at = 0.0
+        self._told_at = self._began_at = 0.0
         self._is_large = False  # whether members of such a cluster have no links to all others
 
     def meet(self, policy: Policy, plan: PullPlan) -> None:
@@ -76,8 +79,14 @@ class Fellows:
             return None
         times = [at for node, at in self._ready.items() if self._dials(node)]
         if any(told < len(self._known) for told in self._told.values()):
-            times.append(self._told_at + TELL_SECONDS)
+            times.append(self._tell_at)
         return min(times, default=None)
+
+    @property
+    def _tell_at(self) -> float:
+        """When the fellows may be told again."""
+        pause = TELL_PART * (self._told_at - self._began_at)
+        return self._told_at + min(max(TELL_SECONDS, pause), MOST_TELL_SECONDS)
 
     @property
     def _known(self) -> dict[int, None]:
@@ -94,6 +103,7 @@ class Fellows:
     def begin(self, pull: Pull, iteration: int, shard_bytes: int) -> None:
         """Exchange shards of `pull`, a copy of the state at the start of `iteration`."""
         self._pull, self._here, self._at = pull, {}, (iteration, shard_bytes)
+        self._told_at = self._began_at = self._context.now
         for node in self._fellows:
             self._tell(node, 0, begins=True)
 
@@ -139,7 +149,7 @@ class Fellows:
             if now >= at and self._dials(node):
                 self._ready[node] = now + DIAL_AGAIN_SECONDS
                 self._context.do(Dial(self._fellows[node].joiner))
-        if now < self._told_at + TELL_SECONDS:
+        if now < self._tell_at:
             return
         self._told_at = now
         for node, told in list(self._told.items()):

@@ -24,8 +24,9 @@ SHARDS_PER_SECOND = 2000.0
 # A shard's size is a multiple of this.
 ALIGNMENT_BYTES = 64
 # Joiners that copy the same state and exchange shards divide it into about so many, and into
-# smaller ones than others if it is small, because they can pass on whole shards only.
-COMMON_SHARDS = 512
+# smaller ones than others if it is small, because they can pass on whole shards only. More of them
+# cost more processor time, since each is asked for and told of.
+COMMON_SHARDS = 256
 SMALLEST_COMMON_BYTES = 4 << 10
 
 

@@ -153,7 +153,7 @@ def test_joiners_that_exchange_shards_have_one_size_for_them() -> None:
         shard = common_shard_size(size)
         assert shard % 64 == 0
         assert shard_count(size, shard) <= 1 << 14
-    assert shard_count(60_000_000, common_shard_size(60_000_000)) == 512
+    assert shard_count(60_000_000, common_shard_size(60_000_000)) == 256
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 9, 20])
