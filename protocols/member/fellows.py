@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 # With so many others a joiner exchanges shards; more links would cost more than they bring.
 MOST_FELLOWS = 8
-# Verified shards are told at most so often, so that a message tells of several: the more seldom, the
-# longer the copy has taken by now, because then little is lost if a fellow hears a moment later.
+# Verified shards are told at most so often, so that a message tells of several: the more seldom,
+# the longer the copy has taken, because then little is lost if a fellow hears a moment later.
 TELL_SECONDS = 0.05
 TELL_PART = 0.02  # of the time since the copy began
 MOST_TELL_SECONDS = 0.5

@@ -43,7 +43,8 @@ FULLEST = (
     *(Choice(seed) for seed in (910000, 910001, 910007, 910009, 910011, 910015, 910019, 910026)),
     *(Choice(seed) for seed in (910027, 910043, 910048, 1060037, 1090025, 1090036, 1210004)),
     *(Choice(s, everything=True) for s in (840046, 1210010, 1270006, 1270012, 1270041, 1270043)),
-    *(Choice(s, everything=True) for s in (1270186, 1270205, 1278060, 1278286)),
+    *(Choice(s, everything=True) for s in (1270186, 1270205, 1278060, 1278286, 500106)),
+    Choice(940000),
 )
 
 

@@ -22,7 +22,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "copy_what_moves": (60000, 5),
     "count_old_incarnations": (760, 1),
     "forget_to_put_aside": (60019, 3),
-    "join_who_is_behind": (60405, 3),
+    "join_who_is_behind": (60437, 1),
     "found_after_admission": (60018, 3),
     "count_what_was_handed_back": (267, 1),
     "lose_a_kept_update": (60065, 3),
@@ -61,7 +61,7 @@ FOUND: dict[str, tuple[int, int]] = {
     "offer_the_state_of_an_ended_trainer": (1_010_162, 1),
     "forward_to_whose_join_has_failed": (60000, 1),
     "two_votes": (60016, 3),
-    "keep_sums_that_lack_work": (60000, 3),
+    "keep_sums_that_lack_work": (60274, 1),
     "offer_what_nobody_stores": (60000, 10),
 }
 

@@ -10,6 +10,7 @@ from protocols import effects, events
 from protocols.cluster.policy import Pull
 from protocols.cluster.view import edge, make_view
 from protocols.member.cycle_table import CycleState
+from protocols.member.holds import _Lacking
 from protocols.member.joining_table import JoiningState
 from protocols.member.orders import may_store
 from protocols.wire import messages as m
@@ -154,3 +155,19 @@ def test_the_first_member_hangs_in_the_update_with_which_the_second_enters() -> 
     at = world.now
     world.run(lambda: second.is_member and second.iteration >= first.iteration + 3)
     assert world.now < at + 50.0
+
+
+def test_a_member_whose_trainer_lacked_updates_forgets_a_joiner_that_is_gone_meanwhile() -> None:
+    world, hosts = cluster(0)
+    joiner = world.join(9, hosts[0])
+    reach(world, joiner, JoiningState.PULLING)
+    policy = policy_of(hosts[0])
+    (pull,) = policy.pulls
+    node = node_of(hosts[1])
+    holds = node.cycle.holds
+    holds.drop()
+    holds._lacking[pull.join] = _Lacking(policy, pull, by=world.now)
+    before = len(node.context.take_effects())
+    holds.tick(is_whole=True)
+    assert holds.deadline is None
+    assert len(node.context.take_effects()) == before == 0, "nobody is told anything"
