@@ -98,9 +98,9 @@ class Naming:
         if self._told_in is not None and self._told_in != context.iteration:
             self._told_in = None
             negotiator.missed()
-        switch, attempt = negotiator.switch, cycle.attempt_ids[0]
-        if cycle.state is not CycleState.REDUCING or not negotiator.is_urgent or switch is None:
+        if cycle.state is not CycleState.REDUCING or (switch := negotiator.urgent) is None:
             return
+        attempt = cycle.attempt_ids[0]
         if not switch.ready:
             about = (context.iteration, attempt, switch.policy.key)
             if self._awaited != about:

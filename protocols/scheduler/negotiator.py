@@ -112,13 +112,12 @@ class Negotiator:
         return self._agenda.offer()
 
     @property
-    def is_urgent(self) -> bool:
-        """Whether a switch is under way that was not offered yet, and has more than another
-        plan."""
+    def urgent(self) -> Switch | None:
+        """The switch under way, if it was not offered yet and has more than another plan."""
         switch = self.switch
-        if switch is None or switch.offered:
-            return False
-        return _task(switch.policy) != _task(self.policy)
+        if switch is None or switch.offered or _task(switch.policy) == _task(self.policy):
+            return None
+        return switch
 
     def missed(self) -> None:
         """What was offered late was named in no round (`Agenda.missed`)."""
