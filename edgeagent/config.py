@@ -42,7 +42,7 @@ GO_ON, PAUSE = "go-on", "pause"  # what members do if they reach no quorum
 DEFAULT_ROTATE_EVERY = 1000
 DEFAULT_JOIN_STALL = 30  # seconds
 # The shapes along which gradients can travel; `planner/ways/named.py` makes them.
-TREES = ("one", "star", "kary", "mst", "ring", "fapt", "packed")
+TREES = ("one", "star", "kary", "mst", "ring", "fapt", "fapt-aux", "packed")
 STANDBY = ("auto", "never", "always")  # whether a device that slows the others down stands by
 JOIN_WAYS = ("auto", "log", "pause")  # how newcomers copy the state: `join_cost.JoinWay`
 ON_LOST = ("wait", "stop", "fresh")  # `protocols.cluster.stripes.OnLost`

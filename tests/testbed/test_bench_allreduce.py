@@ -62,6 +62,13 @@ def test_equal_seeds_draw_equal_networks_in_range() -> None:
         drawn(count=13)
 
 
+def test_on_a_stretched_network_everything_takes_so_many_times_as_long() -> None:
+    plan, size = drawn(4), 2 * MB
+    before, after = (topologies.lower_bounds(p, size) for p in (plan, plan.stretched(4)))
+    assert after == {name: pytest.approx(4 * seconds) for name, seconds in before.items()}
+    assert plan.stretched(4).stretched(1 / 4) == plan
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_tree_is_one_and_its_levels_hold_everybody(shape: str, seed: int) -> None:

@@ -2,9 +2,8 @@
 
 Every root has the tree of its shortest paths, where a link is as long as a byte takes in its slower
 direction. A tree's delay is its longest path (the paper's Theorem 1), a root's quality is
-1 / delay, and each root gets a share of the vector in proportion to its quality. The auxiliary
-paths of the paper are no ways: the sender chooses one of them for a chunk when its primary path is
-busy, which only the data plane can know.
+1 / delay, and each root gets a share of the vector in proportion to its quality. The paper's
+auxiliary paths are in `auxiliary.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def fapt(network: Network, roots: int | None = None) -> Shaped:
         [(v, 1 / float(network.slower[u, v])) for v in range(network.count) if network.slower[u, v]]
         for u in range(network.count)
     ]
-    trees = [_shortest_paths(near, root) for root in range(network.count)]
+    trees = [shortest_paths(near, root) for root in range(network.count)]
     kept = sorted(range(network.count), key=lambda r: (trees[r][0], r))[:roots]
     weights = shares([1 / trees[r][0] for r in kept], PARTS)
     ways = tuple(
@@ -59,9 +58,7 @@ def shares(qualities: list[float], parts: int) -> list[int]:
     return found
 
 
-def _shortest_paths(
-    near: list[list[tuple[int, float]]], root: int
-) -> tuple[float, tuple[int, ...]]:
+def shortest_paths(near: list[list[tuple[int, float]]], root: int) -> tuple[float, tuple[int, ...]]:
     """Return (longest path, parents) of the tree of shortest paths from `root`; of equally long
     paths the one with fewer hops, then the one by the smaller parent."""
     parents = [ROOT] * len(near)

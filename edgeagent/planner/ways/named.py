@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from edgeagent.planner.ways.auxiliary import fapt_with_auxiliary
 from edgeagent.planner.ways.choice import plan_ways
 from edgeagent.planner.ways.fapt import fapt
 from edgeagent.planner.ways.ring import ring
@@ -29,6 +30,7 @@ SHAPES: dict[str, Callable[[Network, float, float], Shaped]] = {
     "mst": lambda network, *_: mst(network),
     "ring": lambda network, *_: ring(network),
     "fapt": lambda network, *_: fapt(network),
+    "fapt-aux": lambda network, *_: fapt_with_auxiliary(network),
 }
 
 

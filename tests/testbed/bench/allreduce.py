@@ -9,6 +9,12 @@ Rates and payload are both scaled down, so that the links are the limit for all 
 this machine; the ideal times stay the same. So does the number of chunks in which agents send their
 gradients, so that a chunk takes as long on its link as it does unscaled.
 
+A chunk costs a processor nearly the same at every scale. Where that is still too much for a machine
+that plays all devices, `--dilate N` makes links and computing N times as slow and delays N times as
+long, and divides all times by N before they are reported: the devices then have processors N times
+as fast as those here. (The idea is time dilation: Gupta et al., "To infinity and beyond:
+time-warped network emulation", NSDI 2006.)
+
 Contenders take turns, each with fresh processes on one network that was calibrated first. A round
 lasts from the moment when the last member is ready until the last one has the sum. For agents that
 is the time between two steps less the computation of the slowest, so it includes the update. The
@@ -48,7 +54,7 @@ from tests.testbed.shaping import DEVICE
 HELP = "all-reduce: ours, star, k-ary tree, spanning tree, ring, gloo, hivemind"
 HERE = Path(__file__).resolve().parent
 OURS, STAR, WIDEST = "edgeagent", "star", "maximum spanning tree"
-SHAPES = ("one", "fapt", "ring", "mst")  # of `--trees`, each a contender: "ways, one", ...
+SHAPES = ("one", "mst", "fapt", "fapt-aux", "ring")  # of `--trees`, as "ways, NAME"
 ROUNDED = "edgeagent, bf16"
 RING, GLOO, HIVEMIND = "ring", "gloo (torch.distributed)", "hivemind"
 SEARCH = "hivemind, group search included"
@@ -82,6 +88,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--scale", type=float, default=0.25, help="payload, rates, limit times so much (0.25)"
     )
     parser.add_argument("--delay-ms", type=float, default=30.0, help="of each link, one way (30)")
+    parser.add_argument(
+        "--dilate",
+        type=float,
+        default=1.0,
+        metavar="N",
+        help="everything takes N times as long, and is reported divided by N (1)",
+    )
     parser.add_argument("--arity", type=int, default=2, help="of the balanced tree (2)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each contender (3)")
     parser.add_argument("--rounds", type=int, default=10, help="rounds that count in a run (10)")
@@ -127,7 +140,8 @@ class Bench:
         net: Network,
         bounds: Mapping[str, float],
     ) -> None:
-        """`bounds`: the least time of a round in seconds, by what it follows from."""
+        """`plan`: not dilated. `net`: dilated. `bounds`: the least time of a round in seconds, not
+        dilated, by what it follows from."""
         self.args = args
         self.bounds = bounds
         self.plan = plan
@@ -155,7 +169,8 @@ class Bench:
         self._use(tcp)
         order = [[n] for n in self.plan.nodes[:1]] + [list(self.plan.nodes[1:])]
         sizes = ("--gradient-mb", str(self.payload_mb), "--chunks-of-mb", str(self.args.mb))
-        job = (*sizes, "--state-mb", "0.1", "--compute-ms", str(compute_ms))
+        dilate = self.args.dilate
+        job = (*sizes, "--state-mb", "0.1", "--compute-ms", str(compute_ms * dilate))
         options = ["--global-batch", str(len(self.plan.nodes)), "--micro-batch", "1"]
         options += ["--trees", shape, "--wire", wire]
         with contextlib.ExitStack() as stack:
@@ -177,9 +192,9 @@ class Bench:
             if tree is not None:
                 parents = {node: parent for node, parent in tree.items() if parent}
                 lab.wait(name, lambda: self._parents(lab) == parents)
-            time.sleep(self.args.settle_s if tree is None else SETTLE_S / 4)
+            time.sleep(dilate * (self.args.settle_s if tree is None else SETTLE_S / 4))
             before = Busy.now()
-            seconds = agent_rounds(lab, self.args.rounds)
+            seconds = [took / dilate for took in agent_rounds(lab, self.args.rounds, dilate)]
             self._was_busy(name, before)
             if tree is None:
                 self.trees.append(self._parents(lab))
@@ -205,12 +220,12 @@ class Bench:
         """Return the run of our ring."""
         order = topologies.ring_order(self.plan)
         rounds = self.workers(RING, HERE / "ring.py", sys.executable, order, folder)
-        return [Run(self.case, RING, median_round(exact(rounds), "began"))]
+        return [Run(self.case, RING, self._median(exact(rounds)))]
 
     def gloo(self, folder: Path) -> list[Run]:
         """Return the run of gloo."""
         rounds = self.workers(GLOO, HERE / "gloo.py", sys.executable, self.plan.nodes, folder)
-        return [Run(self.case, GLOO, median_round(exact(rounds), "began"))]
+        return [Run(self.case, GLOO, self._median(exact(rounds)))]
 
     def hivemind(self, folder: Path) -> list[Run]:
         """Return the run of hivemind's averager, without and with its search for the group."""
@@ -220,7 +235,7 @@ class Bench:
             for a in self.plan.nodes
         }
         more = {
-            node: ["--mbit", str(min(self.plan.limit, total) / MBIT)]
+            node: ["--mbit", str(min(self.plan.limit, total) / MBIT / self.args.dilate)]
             for node, total in sums.items()
         }
         rounds = self.workers(HIVEMIND, script, python, self.plan.nodes, folder, more)
@@ -229,9 +244,12 @@ class Bench:
         lacking = len(rounds) - len(right)
         note = f"{lacking} of {len(rounds)} rounds failed" if lacking else ""
         return [
-            Run(self.case, HIVEMIND, median_round(right, "began"), note),
-            Run(self.case, SEARCH, median_round(right, "asked"), note),
+            Run(self.case, HIVEMIND, self._median(right), note),
+            Run(self.case, SEARCH, self._median(right, "asked"), note),
         ]
+
+    def _median(self, rounds: list[list[Event]], start: str = "began") -> float:
+        return median_round(rounds, start) / float(self.args.dilate)
 
     def workers(
         self,
@@ -267,7 +285,7 @@ class Bench:
                         stdout=log,
                         stderr=subprocess.STDOUT,
                     )
-            before = wait_all(started, folder)
+            before = wait_all(started, folder, ROUNDS_S * self.args.dilate)
             self._was_busy(name, before)
         finally:
             for process in started.values():
@@ -291,11 +309,13 @@ def worker_environment() -> dict[str, str]:
     return {**os.environ, **settings, **HIVEMIND_VARIABLES}
 
 
-def wait_all(started: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> Busy:
+def wait_all(
+    started: Mapping[str, subprocess.Popen[bytes]], folder: Path, seconds: float = ROUNDS_S
+) -> Busy:
     """Wait until all processes have ended well; return how busy the machine had been by the start
-    of the rounds that count. Raises AssertionError with the reason if one fails, or after
-    `ROUNDS_S`."""
-    deadline = time.monotonic() + ROUNDS_S
+    of the rounds that count. Raises AssertionError with the reason if one fails, or after so many
+    `seconds`."""
+    deadline = time.monotonic() + seconds
     left = dict(started)
     warm: Busy | None = None
     while left:
@@ -306,7 +326,7 @@ def wait_all(started: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> Bu
             if status is not None:
                 del left[node]
                 assert status == 0, last_line(folder / f"{node}.log", f"exit status {status}")
-        assert time.monotonic() < deadline, f"not done within {ROUNDS_S:g} s"
+        assert time.monotonic() < deadline, f"not done within {seconds:g} s"
         time.sleep(0.05)
     return warm or Busy.now()
 
@@ -332,12 +352,12 @@ def median_round(rounds: Sequence[Sequence[Event]], start: str) -> float:
     return statistics.median(times)
 
 
-def agent_rounds(lab: Lab, count: int) -> list[float]:
-    """Return the next `count` rounds of all agents, in seconds."""
+def agent_rounds(lab: Lab, count: int, dilate: float = 1.0) -> list[float]:
+    """Return the next `count` rounds of all agents, in seconds as they pass here."""
     names = list(lab.agents)
     first = max(agent.iteration for agent in lab.agents.values()) + WARM_ROUNDS
     for agent in lab.agents.values():
-        agent.wait_until("its rounds", partial(_done, agent, first + count), ROUNDS_S)
+        agent.wait_until("its rounds", partial(_done, agent, first + count), ROUNDS_S * dilate)
     steps = {n: {e["iteration"]: e for e in lab.agents[n].all("step")} for n in names}
     return rounds_of(steps, range(first + 1, first + count + 1))
 
@@ -464,8 +484,9 @@ def run(args: argparse.Namespace) -> int:
         allow_congestion(tcp)
     try:
         for plan in plans:
-            with plan.network() as net:
-                rates = {pair: found.rate for pair, found in calibrated(net).items()}
+            with plan.stretched(args.dilate).network() as net:
+                found_rates = calibrated(net).items()
+                rates = {pair: found.rate * args.dilate for pair, found in found_rates}
                 say(f"{len(rates)} links are as described")
                 true = replace(plan, rates=rates)
                 bounds = topologies.lower_bounds(true, args.mb * args.scale * MB)
@@ -498,6 +519,7 @@ def about_network(bench: Bench) -> dict[str, Any]:
         "links_mbit_s": {f"{a} > {b}": rate / MBIT for (a, b), rate in plan.rates.items()},
         "limit_mbit_s": args.limit * args.scale or None,
         "delay_ms": args.delay_ms,
+        "dilate": args.dilate,
         "payload_mb": bench.payload_mb,
         "scale": args.scale,
         "rounds_in_a_run": args.rounds,

@@ -39,6 +39,11 @@ class Plan:
         limits = {node: Limit(self.limit, self.limit) for node in self.nodes if bounded}
         return Network(self.nodes, links, limits=limits)
 
+    def stretched(self, times: float) -> Plan:
+        """Return the network on which everything takes so many times as long."""
+        rates = {pair: rate / times for pair, rate in self.rates.items()}
+        return Plan(self.nodes, rates, self.limit / times, self.delay_s * times)
+
     def slower(self, a: str, b: str) -> float:
         """Return the rate of the slower direction between two nodes."""
         return min(self.rates[a, b], self.rates[b, a])

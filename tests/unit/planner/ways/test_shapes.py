@@ -8,6 +8,7 @@ from itertools import pairwise, permutations, product
 
 import pytest
 
+from edgeagent.planner.ways.auxiliary import fapt_with_auxiliary
 from edgeagent.planner.ways.fapt import fapt, shares
 from edgeagent.planner.ways.loads import latency_s, loads, peak, predicted_s
 from edgeagent.planner.ways.named import SHAPES, named
@@ -60,7 +61,7 @@ def test_what_exists_is_valid_and_said(name: str, seed: int) -> None:
     for way in shaped.ways or ():
         assert way_fault(way, network.rates) is None
         assert len(way.up) == network.count
-    if name in ("packed", "one", "mst", "fapt"):
+    if name in ("packed", "one", "mst", "fapt", "fapt-aux"):
         assert shaped.ways
 
 
@@ -71,7 +72,7 @@ def test_members_that_are_alone_or_divided(name: str) -> None:
         named(name, Network({(0, 1): 1.0}, {}, (1.0, 1.0), (1.0, 1.0)), 1e6)
 
 
-@pytest.mark.parametrize("name", ["one", "mst", "fapt"])
+@pytest.mark.parametrize("name", ["one", "mst", "fapt", "fapt-aux"])
 def test_trees_used_both_ways_need_links_both_ways(name: str) -> None:
     shaped = named(name, CIRCLE, 1e6)
     assert shaped.ways is None
@@ -243,3 +244,37 @@ def test_a_root_without_a_share_has_no_way(monkeypatch: pytest.MonkeyPatch) -> N
     ways = fapt(chain(3)).ways
     assert ways is not None
     assert [(way.root, way.weight) for way in ways] == [(1, 1)]
+
+
+# Auxiliary paths
+
+
+def test_auxiliary_paths_go_over_links_that_no_path_used_before() -> None:
+    #      0 -10- 1 -10- 2, and 0 -1- 2: only the second layer uses the slow link.
+    network = linked([(0, 1), (1, 2), (0, 2)], 3, {2: 1.0})
+    shaped = fapt_with_auxiliary(network)
+    assert shaped.reason == (
+        "fastest aggregation paths from 3 roots with auxiliary paths, 5 trees in 2 layers, "
+        "the best root member 1"
+    )
+    # From the middle no unused link leads anywhere, so its second tree is its first one again. What
+    # takes the slow link spares one of the fast ones, which are ten times as fast.
+    weights = {way.up: way.weight for way in shaped.ways or ()}
+    assert weights[1, -1, 1] == 64
+    assert weights[-1, 0, 1] + weights[-1, 0, 0] == weights[1, 2, -1] + weights[2, 2, -1] == 32
+    assert weights[-1, 0, 0] + weights[2, 2, -1] == 12
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_auxiliary_paths_use_every_link_and_load_the_busiest_less(seed: int) -> None:
+    network = all_pairs(7, seed, limited=False)
+    plain, more = fapt(network).ways, fapt_with_auxiliary(network).ways
+    assert plain is not None
+    assert more is not None
+    assert sum(way.weight for way in more) == 128
+    assert used_links(plain) < used_links(more)
+    assert peak(network, more) < peak(network, plain)
+
+
+def used_links(ways: tuple[Way, ...]) -> set[tuple[int, int]]:
+    return {(v, parent) for way in ways for v, parent in enumerate(way.up) if parent >= 0}
