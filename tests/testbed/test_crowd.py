@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,9 @@ def test_a_crowd_needs_less_from_the_member_than_each_alone(tmp_path: Path) -> N
 
 def test_the_bound_is_what_one_joiner_can_receive() -> None:
     assert bound(state_mb=0.956, limit_mbit_s=8.0) == pytest.approx(1.0)  # TCP leaves 95.6 %
+
+
+def test_updates_that_reach_it_meanwhile_are_in_the_bound() -> None:
+    #      1 MB/s of which updates take a half
+    assert bound(state_mb=0.956, limit_mbit_s=8.0, updates_mb_s=0.478) == pytest.approx(2.0)
+    assert bound(state_mb=0.956, limit_mbit_s=8.0, updates_mb_s=0.956) == math.inf

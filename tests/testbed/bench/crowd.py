@@ -7,14 +7,18 @@ of all joiners are loaded before the first one looks for the cluster. Reported f
 joiners:
 
 - *longest pull*: of any joiner, from its first request to the last part of what it copied. Its
-  bound is what a joiner can receive.
+  bound is what a joiner can receive, less the updates that reach it meanwhile if it copies beside
+  the training.
 - *all in*: from the first joiner's first request until the last joiner is a member.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import statistics
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,10 +96,12 @@ def begin(agents: list[Agent]) -> None:
         (agent.home / GO).touch()
 
 
-def bound(state_mb: float, limit_mbit_s: float) -> float:
+def bound(state_mb: float, limit_mbit_s: float, updates_mb_s: float = 0.0) -> float:
     """Return the seconds in which all joiners can have the state at best. No device receives faster
-    than it could send, and joiners send, too: it is the time that one joiner needs."""
-    return state_mb * MEGA / (limit_mbit_s * MBIT * TCP_SHARE)
+    than it could send, and joiners send, too: it is the time that one joiner needs, which receives
+    `updates_mb_s` of updates meanwhile. Infinite if these take all that it can receive."""
+    rate = limit_mbit_s * MBIT * TCP_SHARE - updates_mb_s * MEGA
+    return state_mb * MEGA / rate if rate > 0 else math.inf
 
 
 def measured(
@@ -116,16 +122,21 @@ def measured(
             came = [lab.start(name, "--join", args.join, *options) for name in joiners]
             begin(came)
             joined = [agent.wait("joined", JOIN_S) for agent in came]
+            ends = [float(event["t"]) for event in lab.agents[members[0]].all("step")]
     except (AssertionError, EdgeAgentError) as error:
         say(f"{case}, {way}: failed: {why(error)}")
         return [Run(f"{case}: longest pull", way, None, why(error))]
     pulls = [float(event["seconds"]) for event in joined]
-    least = bound(args.state_mb, args.limit)
+    begun, ended = min(e["t"] - e["seconds"] for e in joined), max(e["t"] for e in joined)
+    steps = [b - a for a, b in pairwise(ends) if a >= begun and b <= ended]
+    beside = args.join != "pause" and steps
+    updates = args.gradient_mb / statistics.median(steps) if beside else 0.0
+    least = bound(args.state_mb, args.limit, updates)
     from_members = sum(s["bytes"] for e in joined for s in e["sources"] if s["node"] in members)
     part = from_members / sum(e["bytes"] for e in joined)
-    all_in = max(e["t"] for e in joined) - min(e["t"] - e["seconds"] for e in joined)
+    all_in = ended - begun
     say(f"{case}, {way}: pulls {pulls} s, bound {least:.3f} s, all in {all_in:.3f} s")
-    say(f"of all bytes {100 * part:.0f} % came from members")
+    say(f"of all bytes {100 * part:.0f} % came from members, {1e3 * updates:.1f} kB/s of updates")
     return [
         Run(f"{case}: longest pull", way, max(pulls), bound_s=least),
         Run(f"{case}: all in", way, all_in, bound_s=least),
