@@ -10,10 +10,7 @@ this machine; the ideal times stay the same. So does the number of chunks in whi
 gradients, so that a chunk takes as long on its link as it does unscaled.
 
 A chunk costs a processor nearly the same at every scale. Where that is still too much for a machine
-that plays all devices, `--dilate N` makes links and computing N times as slow and delays N times as
-long, and divides all times by N before they are reported: the devices then have processors N times
-as fast as those here. (The idea is time dilation: Gupta et al., "To infinity and beyond:
-time-warped network emulation", NSDI 2006.)
+that plays all devices, `--dilate N` plays processors N times as fast (`dilation.py`).
 
 Contenders take turns, each with fresh processes on one network that was calibrated first. A round
 lasts from the moment when the last member is ready until the last one has the sum. For agents that
@@ -41,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.scenarios.processes import kill_session
-from tests.testbed.bench import imposed_tree, topologies
+from tests.testbed.bench import dilation, imposed_tree, topologies
 from tests.testbed.bench.ground import Busy, calibrated, say, turns, why
 from tests.testbed.bench.programs import HIVEMIND_VARIABLES
 from tests.testbed.bench.report import Line, Run, table, write
@@ -88,13 +85,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--scale", type=float, default=0.25, help="payload, rates, limit times so much (0.25)"
     )
     parser.add_argument("--delay-ms", type=float, default=30.0, help="of each link, one way (30)")
-    parser.add_argument(
-        "--dilate",
-        type=float,
-        default=1.0,
-        metavar="N",
-        help="everything takes N times as long, and is reported divided by N (1)",
-    )
+    dilation.add_option(parser)
     parser.add_argument("--arity", type=int, default=2, help="of the balanced tree (2)")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each contender (3)")
     parser.add_argument("--rounds", type=int, default=10, help="rounds that count in a run (10)")
@@ -185,7 +176,7 @@ class Bench:
                     more = ["--neighbours", parent] if parent else []
                     if tree is None and level is order[0]:
                         more = ["--wait-for", str(len(self.plan.nodes))]
-                    lab.start(node, *options, *more)
+                    lab.start(node, *options, *more, **dilation.started(dilate))
                 for node in level:
                     lab.agents[node].wait("joined", self.args.together_s)
             lab.wait_together(*self.plan.nodes, seconds=self.args.together_s)

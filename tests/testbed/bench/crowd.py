@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.errors import EdgeAgentError
+from tests.testbed.bench import dilation
 from tests.testbed.bench.ground import Busy, say, turns, why
 from tests.testbed.bench.report import Run, write
 from tests.testbed.calibrate import TCP_SHARE
@@ -58,6 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--join", default="log", choices=("log", "pause", "auto"), help="how they copy (log)")
     add("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="(both)")
     add("--repeats", type=int, default=2, help="times each is measured (2)")
+    dilation.add_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
     busy = Busy.now()
     members = tuple(f"m{k}" for k in range(args.members))
     joiners = tuple(f"j{k}" for k in range(max(args.joiners)))
-    limit = Limit(args.limit * MBIT, args.limit * MBIT)
-    link = Link(args.limit * MBIT, args.delay_ms / 1e3)
+    rate = args.limit * MBIT / args.dilate
+    limit, link = Limit(rate, rate), Link(rate, args.delay_ms / 1e3 * args.dilate)
     every = (*members, *joiners)
     with Network(every, default=link, limits=dict.fromkeys(every, limit)) as net:
         for repeat in range(args.repeats):
@@ -113,28 +115,29 @@ def measured(
 ) -> list[Run]:
     """Return how long it takes until `joiners` have the state, and until they are members."""
     case = f"{len(joiners)} join {len(members)}"
-    arguments = job(args.state_mb, args.gradient_mb, args.compute_ms)
+    arguments = job(args.state_mb, args.gradient_mb, args.compute_ms * args.dilate)
+    how = dilation.started(args.dilate)
     options = [*WAYS[way], f"{len(members)}"] if WAYS[way] else []
     try:
         with tempfile.TemporaryDirectory() as folder, Lab(net, Path(folder), arguments) as lab:
-            begin([lab.start(name, "--join", args.join) for name in members])
+            begin([lab.start(name, "--join", args.join, **how) for name in members])
             lab.wait_together(*members)
-            came = [lab.start(name, "--join", args.join, *options) for name in joiners]
+            came = [lab.start(name, "--join", args.join, *options, **how) for name in joiners]
             begin(came)
-            joined = [agent.wait("joined", JOIN_S) for agent in came]
+            joined = [agent.wait("joined", JOIN_S * args.dilate) for agent in came]
             ends = [float(event["t"]) for event in lab.agents[members[0]].all("step")]
     except (AssertionError, EdgeAgentError) as error:
         say(f"{case}, {way}: failed: {why(error)}")
         return [Run(f"{case}: longest pull", way, None, why(error))]
-    pulls = [float(event["seconds"]) for event in joined]
+    pulls = [float(event["seconds"]) / args.dilate for event in joined]
     begun, ended = min(e["t"] - e["seconds"] for e in joined), max(e["t"] for e in joined)
     steps = [b - a for a, b in pairwise(ends) if a >= begun and b <= ended]
     beside = args.join != "pause" and steps
-    updates = args.gradient_mb / statistics.median(steps) if beside else 0.0
+    updates = args.gradient_mb / (statistics.median(steps) / args.dilate) if beside else 0.0
     least = bound(args.state_mb, args.limit, updates)
     from_members = sum(s["bytes"] for e in joined for s in e["sources"] if s["node"] in members)
     part = from_members / sum(e["bytes"] for e in joined)
-    all_in = ended - begun
+    all_in = (ended - begun) / args.dilate
     say(f"{case}, {way}: pulls {pulls} s, bound {least:.3f} s, all in {all_in:.3f} s")
     say(f"of all bytes {100 * part:.0f} % came from members, {1e3 * updates:.1f} kB/s of updates")
     return [

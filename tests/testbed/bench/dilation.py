@@ -1,0 +1,35 @@
+"""Time dilation: devices with processors faster than those of the machine that plays them all.
+
+Links and computing N times as slow, delays and agents' own times N times as long, and all times
+divided by N before they are reported: what is left is what devices do whose processors are N times
+as fast. (Gupta et al., "To infinity and beyond: time-warped network emulation", NSDI 2006.) TCP's
+own timers stay as they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.testbed.bench import dilated_agent
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--dilate`."""
+    parser.add_argument(
+        "--dilate",
+        type=float,
+        default=1.0,
+        metavar="N",
+        help="play processors N times as fast: all takes N times as long, and is divided by N (1)",
+    )
+
+
+def started(times: float) -> dict[str, Any]:
+    """Return the arguments of `Lab.start` for an agent that is dilated so many times."""
+    if times == 1.0:
+        return {}
+    module = dilated_agent.__name__
+    return {"module": module, "variables": {dilated_agent.VARIABLE: f"{times:g}"}}
