@@ -35,7 +35,8 @@ def dilate(times: float) -> int:
             continue
         for constant, value in list(vars(module).items()):
             if TIME.match(constant) and isinstance(value, int | float):
-                setattr(module, constant, value * times)
+                longer = value * times
+                setattr(module, constant, round(longer) if isinstance(value, int) else longer)
                 changed += 1
     return changed
 
