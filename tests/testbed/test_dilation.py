@@ -8,7 +8,7 @@ import sys
 
 from protocols import limits
 from protocols.member import fellows
-from tests.testbed.bench import dilated_agent, dilation
+from tests.testbed.bench import dilation
 
 # In a process of its own, because it changes the constants of all modules.
 SCRIPT = """
@@ -35,5 +35,5 @@ def test_times_are_longer_and_sizes_are_not() -> None:
 def test_agents_are_started_as_usual_unless_they_are_dilated() -> None:
     assert dilation.started(1.0) == {}
     how = dilation.started(4.0)
-    assert how["module"] == dilated_agent.__name__
-    assert how["variables"] == {dilated_agent.VARIABLE: "4"}
+    assert how["module"] == dilation.MODULE
+    assert how["variables"] == {dilation.VARIABLE: "4"}

@@ -16,8 +16,8 @@ import sys
 import edgeagent
 import protocols
 from edgeagent.cli import main
+from tests.testbed.bench.dilation import VARIABLE
 
-VARIABLE = "DILATE"
 TIME = re.compile(r"^[A-Z][A-Z_]*_(SECONDS|S)$")  # how constants are called that are times
 # Modules of packages that the agent may lack are not needed to train.
 OPTIONAL = re.compile(r"^edgeagent\.(__main__|demo|gpu|services)")

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.testbed.bench import dilated_agent
-
 if TYPE_CHECKING:
     import argparse
+
+MODULE = "tests.testbed.bench.dilated_agent"
+VARIABLE = "DILATE"  # of the environment: how many times as long the agent's times are
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
@@ -31,5 +32,4 @@ def started(times: float) -> dict[str, Any]:
     """Return the arguments of `Lab.start` for an agent that is dilated so many times."""
     if times == 1.0:
         return {}
-    module = dilated_agent.__name__
-    return {"module": module, "variables": {dilated_agent.VARIABLE: f"{times:g}"}}
+    return {"module": MODULE, "variables": {VARIABLE: f"{times:g}"}}
