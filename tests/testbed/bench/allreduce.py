@@ -178,8 +178,8 @@ class Bench:
                         more = ["--wait-for", str(len(self.plan.nodes))]
                     lab.start(node, *options, *more, **dilation.started(dilate))
                 for node in level:
-                    lab.agents[node].wait("joined", self.args.together_s)
-            lab.wait_together(*self.plan.nodes, seconds=self.args.together_s)
+                    lab.agents[node].wait("joined", self.args.together_s * dilate)
+            lab.wait_together(*self.plan.nodes, seconds=self.args.together_s * dilate)
             if tree is not None:
                 parents = {node: parent for node, parent in tree.items() if parent}
                 lab.wait(name, lambda: self._parents(lab) == parents)
