@@ -38,11 +38,11 @@ def fapt_with_auxiliary(network: Network) -> Shaped:
     if widest(network) == float("inf"):
         return not_both_ways(network)
     layers = _layers(network)
-    qualities = [1 / _delay(network, tree) for tree in layers[0]]
+    qualities = [1 / delay for delay, _ in layers[0]]
     waits: dict[Edge, float] = {}  # seconds, of a byte of each part, that a link has before it
     placed: list[Way] = []
     for root in turns(shares(qualities, PARTS)):
-        trees = [layer[root] for layer in layers]
+        trees = [layer[root][1] for layer in layers]
         through = [_through(network, tree, waits) for tree in trees]
         # Of trees that end with the same link, the one that leaves the other links less to do.
         ends = [(max(times.values()), sum(times.values())) for times in through]
@@ -58,9 +58,9 @@ def fapt_with_auxiliary(network: Network) -> Shaped:
     )
 
 
-def _layers(network: Network) -> list[list[Parents]]:
-    """Return the trees of each layer by root: first that of shortest paths, then those over links
-    that no layer before uses (Algorithm 3)."""
+def _layers(network: Network) -> list[list[tuple[float, Parents]]]:
+    """Return (longest path, tree) of each layer by root: first those of shortest paths, then those
+    over links that no layer before uses (Algorithm 3)."""
     members = range(network.count)
     lengths = {
         (u, v): 1 / float(network.slower[u, v])
@@ -70,15 +70,15 @@ def _layers(network: Network) -> list[list[Parents]]:
     }
     longer = 1.0 + sum(lengths.values())  # than any path: a used link is worse than all unused ones
     used: set[Edge] = set()
-    layers: list[list[Parents]] = []
+    layers: list[list[tuple[float, Parents]]] = []
     while len(used) < len(lengths):
         near: list[list[tuple[int, float]]] = [[] for _ in members]
         for (u, v), length in lengths.items():
             weight = length + longer * ((u, v) in used)
             near[u].append((v, weight))
             near[v].append((u, weight))
-        layers.append([shortest_paths(near, root)[1] for root in members])
-        for tree in layers[-1]:
+        layers.append([shortest_paths(near, root) for root in members])
+        for _, tree in layers[-1]:
             used.update(_edges(tree))
     return layers
 
@@ -90,15 +90,3 @@ def _edges(tree: Parents) -> list[Edge]:
 def _through(network: Network, tree: Parents, waits: dict[Edge, float]) -> dict[Edge, float]:
     """Return when each link of a tree would be through with one more part."""
     return {edge: waits.get(edge, 0.0) + 1 / float(network.slower[edge]) for edge in _edges(tree)}
-
-
-def _delay(network: Network, tree: Parents) -> float:
-    """Return the seconds of a byte along the longest path of a tree to its root (Theorem 1)."""
-
-    def path(member: int) -> float:
-        parent = tree[member]
-        if parent == ROOT:
-            return 0.0
-        return 1 / float(network.slower[member, parent]) + path(parent)
-
-    return max(path(member) for member in range(len(tree)))

@@ -49,6 +49,7 @@ class End:
         self._buffer, self._payload = memoryview(bytearray(frame)), memoryview(bytes(frame))
         self._began: tuple[float, float] | None = None
         self._stream: BulkStream | None = None
+        self._goes_on = False  # whether `send` will be called again
 
     def attach(self) -> BulkStream:
         """Begin to read; return the stream."""
@@ -67,6 +68,7 @@ class End:
 
     def send(self) -> None:
         """Send the next frames."""
+        self._goes_on = False
         self._begin()
         assert self._stream is not None
         header = BulkHeader(BulkKind.UP, bytes(8), 1, 1, 1, 1, 1, self._frame)
@@ -91,10 +93,11 @@ class End:
     def _drained(self) -> None:
         if self._began is None or self.done.done():
             return
-        if self._left:
-            asyncio.get_running_loop().call_soon(self.send)
-        else:
+        if not self._left:
             self._end()
+        elif not self._goes_on:
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self.send)
 
     def _end(self) -> None:
         assert self._began is not None
