@@ -164,6 +164,11 @@ class Policy:
         """Return the pull in which `node` is the joiner, None if there is none."""
         return next((p for p in self.pulls if p.joiner.node == node), None)
 
+    def linked_to(self, node: bytes) -> tuple[bytes, ...]:
+        """Return the neighbours of `node` in the view, and the joiners that copy from it."""
+        joiners = tuple(p.joiner.node for p in self.pulls if node in p.sources)
+        return (*self.view.neighbours(node), *joiners)
+
     def subscribers(self, node: bytes) -> tuple[bytes, ...]:
         """Return the joiners to which member `node` forwards reduced chunks."""
         return tuple(p.joiner.node for p in self.pulls if p.is_fed_by(node))

@@ -349,9 +349,11 @@ class Context:
     def relay(self, envelope: Envelope, via: bytes | None) -> None:
         """Send `envelope` towards its destination. `via` is the neighbour it came from, to which it
         is not sent back, None if this node is its origin."""
-        view = self.policy.view if self.policy is not None else None
-        near = view.neighbours(envelope.tags.origin) if view is not None else ()
-        for neighbour in self.router.ways(envelope, tuple(sorted(self.links)), via, near):
+        links = tuple(sorted(self.links))
+        near = self.policy.linked_to(envelope.tags.origin) if self.policy is not None else ()
+        if via is not None and not self.is_member:
+            near = links  # a joiner's neighbours have the members' messages from members
+        for neighbour in self.router.ways(envelope, links, via, near):
             self.effects.append(Send(neighbour, envelope))
 
     def fetch(self, key: tuple[int, int]) -> None:

@@ -4,8 +4,8 @@ A message is identified by (origin, incarnation, sequence number). Each node del
 it at most once, although it may arrive over several links. A message that has crossed
 `limits.MAX_HOPS` links is dropped. If there is a direct link to the destination only that is used;
 otherwise the message is flooded over all links. A message that its origin repeats anyway is not
-passed on to nodes that have a link to its origin: where all nodes are linked, passing it on would
-bring each of them as many copies as it has links.
+passed on to nodes that have a link to its origin, nor by joiners: where all nodes are linked,
+passing it on would bring each of them as many copies as it has links.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ class Router:
         near: tuple[bytes, ...] = (),
     ) -> tuple[bytes, ...]:
         """Return which of the neighbours `links` to send `envelope` to. `via` is the neighbour it
-        came from, None if it is this node's own. `near`: nodes with a link to its origin."""
+        came from, None if it is this node's own. `near`: nodes that a message which its origin
+        repeats reaches anyway."""
         to = envelope.tags.destination
         if to == self.node:
             return ()
