@@ -12,6 +12,8 @@ where the word is summed, at the root of its tree (`PolicyComing`).
 - The root does so only in the attempt that the scheduler runs, and names only a policy of which it
   holds the body. It may hear of it before it has begun that attempt, or before it has the body;
   then it keeps it for that.
+- The word is also held back if no policy is made yet, but a joiner is expected to ask for one
+  before the gradients are summed (`Join.is_expected`).
 - If the word was summed before the root heard of it, the scheduler names the policy in the next
   round, and may amend it until then: all have the same word, and it does not name the policy.
 - A policy that differs from the one in force by its plan alone can wait.
@@ -98,17 +100,23 @@ class Naming:
         if self._told_in is not None and self._told_in != context.iteration:
             self._told_in = None
             negotiator.missed()
-        if cycle.state is not CycleState.REDUCING or (switch := negotiator.urgent) is None:
-            return
-        attempt = cycle.attempt_ids[0]
-        if not switch.ready:
-            about = (context.iteration, attempt, switch.policy.key)
-            if self._awaited != about:
-                self._awaited = about
-                self._tell(switch.policy.key, attempt, ready=False)
-            return
-        self._told_in = context.iteration
-        self._tell(negotiator.offer(), attempt, ready=True)
+        switch = negotiator.urgent
+        if switch is None:
+            if cycle.state in _OPEN and negotiator.expects(context.now):
+                self._await(negotiator.policy.key, cycle)
+        elif cycle.state is CycleState.REDUCING and not switch.ready:
+            self._await(switch.policy.key, cycle)
+        elif cycle.state is CycleState.REDUCING:
+            self._told_in = context.iteration
+            self._tell(negotiator.offer(), cycle.attempt_ids[0], ready=True)
+
+    def _await(self, key: tuple[int, int], cycle: Cycle) -> None:
+        """Have the root hold the word of the running attempt back for the policy `key`; the key of
+        the one in force stands for one that is not made yet."""
+        about = (self._context.iteration, cycle.attempt_ids[0], key)
+        if self._awaited != about:
+            self._awaited = about
+            self._tell(key, cycle.attempt_ids[0], ready=False)
 
     def _tell(self, key: tuple[int, int], attempt: bytes, *, ready: bool) -> None:
         """Tell the root of the control word's tree that the policy `key` is to come."""

@@ -48,6 +48,9 @@ _OPEN = (
 # than after so many seconds: a first update may take a trainer a minute.
 CATCH_UP_TIMES = 2.0
 CATCH_UP_SECONDS = 90.0
+# A joiner that copies beside the training is expected to have copied from one step before the
+# moment that its progress foretells until so many steps after it: it still applies updates then.
+STEPS_AFTER = 2
 # States of a joiner that will probably be a member soon.
 COMING = (JoinState.COPYING, JoinState.PULLING, JoinState.CAUGHT_UP)
 JOIN_TABLE: StateTable[JoinState] = StateTable(
@@ -91,6 +94,7 @@ class Join:
     # Since when it has had the whole snapshot, and how many seconds it had copied that for.
     whole_at: float | None = None
     copy_s: float = 0.0
+    due_at: float = math.inf  # when it will have the whole snapshot, as its progress foretells
     resumed: bool = False  # the last scheduler led it: it may have followed from outside
     worth: int = 0  # how often in a row it was found to be worth its place since then
     without: dict[bytes, None] = field(default_factory=dict)  # sources that have said `NoSnapshot`
@@ -109,6 +113,22 @@ class Join:
         if self.follows or self.copied_at is not None:
             return False
         return now - self.whole_at > max(CATCH_UP_SECONDS, CATCH_UP_TIMES * self.copy_s)
+
+    def foretell(self, now: float, progress: JoinProgress) -> None:
+        """Note when the joiner will have the whole snapshot if it goes on as it has until now."""
+        missing = progress.total_bytes - progress.pulled_bytes
+        if missing and progress.pulled_bytes:
+            self.due_at = now + progress.pull_us / 1e6 * missing / progress.pulled_bytes
+        elif not missing:
+            self.due_at = min(self.due_at, now)
+
+    def is_expected(self, now: float, step_s: float) -> bool:
+        """Whether the joiner will soon say what leads to its next policy: that it has copied beside
+        the training, or, when it has the state, that it has caught up. A step takes `step_s`."""
+        if self.state is JoinState.PULLING:
+            return self.copied or self.has_state
+        copies = self.state is JoinState.COPYING and not self.follows
+        return copies and -step_s <= now - self.due_at <= STEPS_AFTER * step_s
 
     @property
     def follows(self) -> bool:

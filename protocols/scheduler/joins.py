@@ -331,6 +331,7 @@ class Joins:
         if has_all and join.lags(now, message):
             return self.give_up(message.join, LAGS, failed=True)
         join.progress = message
+        join.foretell(now, message)
         seconds, name = message.pull_us / 1e6, join.joiner.name
         slow = self._cost.too_slow(name, seconds, message.pulled_bytes, message.total_bytes)
         if not slow or join.stops_until == math.inf or self._enters(join):
@@ -352,6 +353,10 @@ class Joins:
             join.state = JOIN_TABLE.step(join.state, "caught up", JoinState.CAUGHT_UP)
             self._agenda.dirty = True
             join.deadline = now + limits.JOIN_PROGRESS_SECONDS
+
+    def are_expected(self, now: float) -> bool:
+        """Whether a joiner will soon say what leads to its next policy."""
+        return any(j.is_expected(now, self._cost.pace.usual_s) for j in self.open.values())
 
     def has_link(self, a: bytes, b: bytes) -> bool:
         """Whether one of the two joins and has the link to the other, as far as is known here. The

@@ -119,6 +119,11 @@ class Negotiator:
             return None
         return switch
 
+    def expects(self, now: float) -> bool:
+        """Whether a joiner will soon need another policy, and that can still be made."""
+        offered = self.switch is not None and self.switch.offered
+        return not offered and self.joins.are_expected(now)
+
     def missed(self) -> None:
         """What was offered late was named in no round (`Agenda.missed`)."""
         self._agenda.missed()

@@ -107,8 +107,8 @@ class PolicyStored(Message):
 @dataclass(frozen=True, slots=True)
 class PolicyComing(Message):
     """Scheduler to the root of the control word's tree: that policy is to be named by the word of
-    this attempt of `iteration`. If it is not `ready`, too few nodes hold its body yet: hold the
-    word back for it."""
+    this attempt of `iteration`. If it is not `ready`, too few nodes hold its body yet, or it is not
+    made yet and the key is that of the policy in force: hold the word back for it."""
 
     TAG: ClassVar[int] = 50
     policy_term: int = wire(TERM)

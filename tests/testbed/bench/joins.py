@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgeagent.errors import EdgeAgentError
+from tests.testbed.bench import dilation
 from tests.testbed.bench.ground import Busy, calibrated, say, turns, why
 from tests.testbed.bench.report import Run, write
 from tests.testbed.bench.trial import JOINER
@@ -72,6 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--frozen", action="store_true", help="the state beside the gradients' part never changes")
     add("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="how newcomers copy (both)")
     add("--repeats", type=int, default=2, help="times each is measured (2)")
+    dilation.add_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,18 +81,19 @@ def run(args: argparse.Namespace) -> int:
     runs: list[Run] = []
     busy = Busy.now()
     members = tuple(f"n{k}" for k in range(len(args.mbit)))
-    between = Link(args.between_mbit * args.scale * MBIT, args.delay_ms / 1e3)
-    most = args.limit_mbit * args.scale * MBIT if args.limit_mbit else None
+    mbit, delay_s = args.scale * MBIT / args.dilate, args.delay_ms / 1e3 * args.dilate
+    between = Link(args.between_mbit * mbit, delay_s)
+    most = args.limit_mbit * mbit if args.limit_mbit else None
     limits = {JOINER: Limit(down=most)} if most else {}
     with Network((*members, JOINER), default=between, limits=limits) as net:
         rates = {}
-        for name, mbit in zip(members, args.mbit, strict=True):
-            link = Link(mbit * args.scale * MBIT, args.delay_ms / 1e3)
+        for name, wanted in zip(members, args.mbit, strict=True):
+            link = Link(wanted * mbit, delay_s)
             rates[name, JOINER] = rates[JOINER, name] = link
         net.set_links(rates)
         towards = {a: link.rate for (a, b), link in calibrated(net).items() if b == JOINER}
         rate = sum(towards.values()) * TCP_SHARE
-        rate = min(rate, most * TCP_SHARE) if most else rate
+        rate = (min(rate, most * TCP_SHARE) if most else rate) * args.dilate
         for repeat in range(args.repeats):
             for gradient in args.gradient_mb:
                 for way in turns(args.ways, repeat):
@@ -107,20 +110,21 @@ def run(args: argparse.Namespace) -> int:
 def measured(
     args: argparse.Namespace, links: JoinerLinks, gradient: float, way: str, rate: float
 ) -> list[Run]:
-    """Return what one join costs; `rate`: what the joiner's links carry together, in bytes/s."""
+    """Return what one join costs; `rate`: what the joiner's links carry together, in bytes/s, with
+    processors as fast as they are played."""
     state, payload = args.state_mb * args.scale, gradient * args.scale
     case = f"{state:g} MB of state, {payload:g} MB of gradients"
     sizes = ("--state-mb", f"{state:g}", "--gradient-mb", f"{payload:g}")
     kind = () if args.frozen else ("--moving",)
-    job = (*sizes, "--compute-ms", f"{args.compute_ms:g}", *kind)
+    job = (*sizes, "--compute-ms", f"{args.compute_ms * args.dilate:g}", *kind)
     midway = links.change if args.midway else None
     try:
         with (
             tempfile.TemporaryDirectory() as folder,
             Lab(links.net, Path(folder), job) as lab,
-            links.changing(args.redraw_s),
+            links.changing(args.redraw_s * args.dilate),
         ):
-            found = _join(lab, links.members, way, args.settle_s, midway)
+            found = _join(lab, links.members, way, args.settle_s, args.dilate, midway)
     except (AssertionError, EdgeAgentError) as error:
         say(f"{case}, {way}: failed: {why(error)}")
         return [Run(f"{case}: pull", way, None, why(error))]
@@ -147,35 +151,37 @@ def _join(
     members: tuple[str, ...],
     way: str,
     settle_s: float,
+    dilate: float,
     midway: Callable[[], None] | None,
 ) -> dict[str, float]:
     """Let a device join members that train, and call `midway` in the middle of its pull; return the
-    times in seconds."""
-    agents = [lab.start(name, "--join", way) for name in members]
-    lab.wait_together(*members)
+    times in seconds, divided by `dilate`."""
+    how, settle_s, join_s = dilation.started(dilate), settle_s * dilate, JOIN_S * dilate
+    agents = [lab.start(name, "--join", way, **how) for name in members]
+    lab.wait_together(*members, seconds=join_s)
     first = agents[0]
     begun = first.wait("step", members=len(members))["t"]
-    first.wait_until("steps", lambda: first.all("step")[-1]["t"] > begun + settle_s, JOIN_S)
+    first.wait_until("steps", lambda: first.all("step")[-1]["t"] > begun + settle_s, join_s)
     began = first.all("step")[-1]["t"]
-    joiner = lab.start(JOINER, "--join", way)
+    joiner = lab.start(JOINER, "--join", way, **how)
     joiner.wait_ready()
     ready = time.time()
     if midway is not None:
         lab.wait("half of the state", lambda: _half_is_here(lab))
         midway()
-    joined = joiner.wait("joined", JOIN_S)
+    joined = joiner.wait("joined", join_s)
     together = len(members) + 1
 
     def of_all() -> list[dict[str, Any]]:
         return [e for e in first.all("step") if e["members"] == together]
 
-    first.wait_until("steps together", lambda: len(of_all()) >= FIRST_STEPS, JOIN_S)
+    first.wait_until("steps together", lambda: len(of_all()) >= FIRST_STEPS, join_s)
     steps = [(e["t"] - before["t"], e) for before, e in pairwise(first.all("step"))]
     before = [took for took, e in steps if began - settle_s < e["t"] <= began]
     meanwhile = [took for took, e in steps if e["t"] - took > ready and e["members"] < together]
     assert meanwhile, "the join was over before a whole step had passed; make steps shorter"
     after = [took for took, e in steps if e["members"] == together][:FIRST_STEPS]
-    return {
+    times = {
         "usual": statistics.median(before),
         "pull": float(joined["seconds"]),
         "median": statistics.median(meanwhile),
@@ -185,6 +191,7 @@ def _join(
         "member": float(joined["t"]) - ready,
         "entry": float(of_all()[0]["t"]) - ready,
     }
+    return {name: seconds / dilate for name, seconds in times.items()}
 
 
 class JoinerLinks:

@@ -12,10 +12,11 @@ from protocols import events
 from protocols.effects import HoldWord, NamePolicy
 from protocols.member.cycle_table import CycleState
 from protocols.member.naming import Naming
+from protocols.scheduler.join import Join, JoinState
 from protocols.scheduler.negotiator import Negotiator
 from protocols.wire import messages as m
 from tests.unit.protocols.clusters import cluster, node_of, policy_of
-from tests.unit.protocols.records import node, star_policy
+from tests.unit.protocols.records import member, node, star_policy
 
 if TYPE_CHECKING:
     from protocols.cluster.policy import Policy
@@ -35,6 +36,7 @@ class Room:
         self.sent: list[tuple[bytes, object]] = []
         self.context: Any = SimpleNamespace(
             node=me,
+            now=0.0,
             is_member=True,
             iteration=AT,
             policy=policy,
@@ -188,6 +190,40 @@ def test_a_scheduler_that_is_the_root_names_it_itself() -> None:
         negotiator.stored(sender, policy.key)
     assert room.looks() == [NamePolicy(policy.key)]
     assert room.sent == []
+
+
+def test_the_word_waits_for_a_joiner_that_is_expected_to_ask() -> None:
+    negotiator = Negotiator(TWO, 1, star_policy(COUNT), 4, StandardPlanner())
+    for policy in made(negotiator):
+        negotiator.in_force(0.0, policy)
+    room, key = Room(TWO, negotiator), negotiator.policy.key
+    room.cycle.state = CycleState.COMPUTING
+    room.looks()
+    assert room.sent == []
+    join = Join(5, member(9), (ONE,), 0.0, JoinState.PULLING, copied=True)
+    negotiator.joins.open[5] = join
+    room.looks()
+    room.cycle.state = CycleState.REDUCING
+    room.looks()
+    assert room.sent == [(ONE, m.PolicyComing(*key, AT, RUNNING, False))], "it is told once"
+    room.cycle.state = CycleState.APPLYING
+    room.cycle.attempt_ids = (OTHER, RUNNING)
+    room.looks()
+    assert len(room.sent) == 1
+    room.cycle.state = CycleState.COMPUTING
+    join.copied = False
+    room.looks()
+    assert len(room.sent) == 1
+
+
+def test_the_word_does_not_wait_once_a_policy_is_offered() -> None:
+    negotiator, policy = wanted(TWO)
+    for sender in (ONE, THREE):
+        negotiator.stored(sender, policy.key)
+    negotiator.joins.open[5] = Join(5, member(9), (ONE,), 0.0, JoinState.PULLING, copied=True)
+    assert negotiator.expects(0.0)
+    negotiator.offer()
+    assert not negotiator.expects(0.0)
 
 
 def test_what_was_named_too_late_may_be_amended_again() -> None:

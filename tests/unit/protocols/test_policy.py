@@ -77,7 +77,11 @@ def test_pulls_go_from_members_to_a_node_that_is_none() -> None:
             replace(PULL, feeds=feeds)
     with pytest.raises(ValueError, match="one pull"):
         star_policy(2, (PULL, replace(PULL, join=8)))
-    assert len(star_policy(2, (PULL, Pull(8, member(8), (node(1),), node(1)))).pulls) == 2
+    two = star_policy(2, (PULL, Pull(8, member(8), (node(1),), node(1))))
+    assert len(two.pulls) == 2
+    assert two.linked_to(node(1)) == (node(2), node(9), node(8))
+    assert two.linked_to(node(2)) == (node(1), node(9))
+    assert two.linked_to(node(9)) == ()
 
 
 def test_numbers_that_a_bulk_header_cannot_carry_are_refused() -> None:

@@ -11,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols import limits
+from protocols.effects import Send
+from protocols.member.joining_table import JoiningState
 from protocols.network.routing import Router, Seen
 from protocols.wire.envelope import Envelope
 from protocols.wire.messages import EVERYONE, LeaveRequest, Measured
 
+from .clusters import cluster, node_of, policy_of, reach
 from .records import LINEAGE, node, tags
 
 if TYPE_CHECKING:
@@ -174,3 +177,21 @@ def test_what_is_repeated_anyway_is_not_passed_on_to_its_origins_neighbours() ->
         assert router.ways(passing, links, node(2), near) == passed_on
         own = router.stamp(IDENTITIES, EVERYONE, body)
         assert router.ways(own, links, None, links) == links
+
+
+def test_a_joiner_receives_what_a_member_repeats_from_that_member_alone() -> None:
+    world, hosts = cluster(1, 3, beside=True)
+    joiner = world.join(3, hosts[0])
+    reach(world, joiner, JoiningState.COPYING)
+    world.run(lambda: all(policy_of(host).pulls for host in hosts))
+    members = [h.me.node for h in hosts]
+    assert all(n in node_of(joiner).context.links for n in members)
+    assert sorted(policy_of(hosts[1]).pulls[0].sources) == sorted(members)
+    router = Router(members[0], 2)
+    for body, passed_on in ((Measured((), 0, 0, 0, 0, 0), False), (BODY, True)):
+        for passing in (hosts[1], joiner):
+            context = node_of(passing).context
+            context.take_effects()
+            context.relay(router.stamp(IDENTITIES, EVERYONE, body), members[0])
+            assert all(isinstance(effect, Send) for effect in context.effects)
+            assert bool(context.take_effects()) is passed_on
