@@ -82,7 +82,7 @@ def test_a_scheduler_whose_part_is_over_wants_no_tick() -> None:
 
 
 def test_a_join_that_is_entering_is_late_for_nothing() -> None:
-    world, hosts = cluster(0)
+    world, hosts = cluster(1)
     joiner = world.join(9, hosts[1])
     negotiator = negotiator_of(hosts[0])
     world.run(lambda: any(negotiator.joins._enters(j) for j in negotiator.joins.open.values()))
