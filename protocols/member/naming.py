@@ -12,8 +12,9 @@ where the word is summed, at the root of its tree (`PolicyComing`).
 - The root does so only in the attempt that the scheduler runs, and names only a policy of which it
   holds the body. It may hear of it before it has begun that attempt, or before it has the body;
   then it keeps it for that.
-- The word is also held back if no policy is made yet, but a joiner is expected to ask for one
-  before the gradients are summed (`Join.is_expected`).
+- The word is also held back while no policy is made yet, but a joiner is expected to need one
+  soon (`Join.is_expected`). If the scheduler's own word names a policy then, it says that this is
+  ready, so that the word waits no longer.
 - If the word was summed before the root heard of it, the scheduler names the policy in the next
   round, and may amend it until then: all have the same word, and it does not name the policy.
 - A policy that differs from the one in force by its plan alone can wait.
@@ -21,7 +22,6 @@ where the word is summed, at the root of its tree (`PolicyComing`).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from protocols.effects import HoldWord, NamePolicy
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from protocols.member.context import Context
     from protocols.member.cycle import Cycle
     from protocols.member.mail import Mail
+    from protocols.scheduler.agenda import Switch
     from protocols.scheduler.succession import Succession
 
 _OPEN = (CycleState.COMPUTING, CycleState.REDUCING)  # the word of the round may not be summed yet
@@ -63,8 +64,11 @@ class Naming:
         """The scheduler, if `sender` is that, says that a policy is to come."""
         if sender != self._context.election.scheduler:
             return
-        # Messages may overtake each other: who has heard that it is ready need not wait for it.
-        if replace(message, ready=True) not in (self._coming, self._done):
+        # Messages may overtake each other: who has heard what is ready need not wait for anything.
+        attempt = (message.iteration, message.attempt)
+        known = [x for x in (self._coming, self._done) if x is not None and x.ready]
+        is_late = not message.ready and attempt in [(x.iteration, x.attempt) for x in known]
+        if message not in known and not is_late:
             self._coming = message
 
     def look(self, cycle: Cycle) -> None:
@@ -109,6 +113,17 @@ class Naming:
         elif cycle.state is CycleState.REDUCING:
             self._told_in = context.iteration
             self._tell(negotiator.offer(), cycle.attempt_ids[0], ready=True)
+        self._end_wait(cycle, negotiator.switch)
+
+    def _end_wait(self, cycle: Cycle, switch: Switch | None) -> None:
+        """If the word is held back in the running attempt, but this scheduler's own word names the
+        `switch` already, have it wait no longer."""
+        attempt, awaited = cycle.attempt_ids[0], self._awaited
+        held = awaited is not None and awaited[:2] == (self._context.iteration, attempt)
+        if held and switch is not None and switch.offered:
+            self._awaited = None
+            if self._told_in is None:
+                self._tell(switch.policy.key, attempt, ready=True)
 
     def _await(self, key: tuple[int, int], cycle: Cycle) -> None:
         """Have the root hold the word of the running attempt back for the policy `key`; the key of

@@ -49,7 +49,8 @@ _OPEN = (
 CATCH_UP_TIMES = 2.0
 CATCH_UP_SECONDS = 90.0
 # A joiner that copies beside the training is expected to have copied from one step before the
-# moment that its progress foretells until so many steps after it: it still applies updates then.
+# moment that its progress foretells until so many steps after it, since it still applies updates
+# then. It is expected to catch up for so many steps after it is to be sent the last updates.
 STEPS_AFTER = 2
 # States of a joiner that will probably be a member soon.
 COMING = (JoinState.COPYING, JoinState.PULLING, JoinState.CAUGHT_UP)
@@ -94,7 +95,9 @@ class Join:
     # Since when it has had the whole snapshot, and how many seconds it had copied that for.
     whole_at: float | None = None
     copy_s: float = 0.0
-    due_at: float = math.inf  # when it will have the whole snapshot, as its progress foretells
+    # When it will have the whole snapshot, as its progress foretells, or, once it has copied, since
+    # when it is sent the last updates.
+    due_at: float = math.inf
     resumed: bool = False  # the last scheduler led it: it may have followed from outside
     worth: int = 0  # how often in a row it was found to be worth its place since then
     without: dict[bytes, None] = field(default_factory=dict)  # sources that have said `NoSnapshot`
@@ -114,21 +117,21 @@ class Join:
             return False
         return now - self.whole_at > max(CATCH_UP_SECONDS, CATCH_UP_TIMES * self.copy_s)
 
-    def foretell(self, now: float, progress: JoinProgress) -> None:
-        """Note when the joiner will have the whole snapshot if it goes on as it has until now."""
-        missing = progress.total_bytes - progress.pulled_bytes
-        if missing and progress.pulled_bytes:
-            self.due_at = now + progress.pull_us / 1e6 * missing / progress.pulled_bytes
-        elif not missing:
-            self.due_at = min(self.due_at, now)
+    def foretell(self, now: float, progress: JoinProgress, step_s: float) -> None:
+        """Note when the joiner will have the whole snapshot if it goes on as it has until now. Once
+        that is less than a step of `step_s` away it stays, so that it is not put off for ever."""
+        missing = max(0, progress.total_bytes - progress.pulled_bytes)
+        if now < self.due_at - step_s and (progress.pulled_bytes or not missing):
+            pulled = max(1, progress.pulled_bytes)
+            self.due_at = now + progress.pull_us / 1e6 * missing / pulled
 
     def is_expected(self, now: float, step_s: float) -> bool:
-        """Whether the joiner will soon say what leads to its next policy: that it has copied beside
-        the training, or, when it has the state, that it has caught up. A step takes `step_s`."""
-        if self.state is JoinState.PULLING:
-            return self.copied or self.has_state
+        """Whether a joiner that copies beside the training will probably soon say what leads to its
+        next policy: that it has copied, or has caught up. A step takes `step_s` seconds."""
         copies = self.state is JoinState.COPYING and not self.follows
-        return copies and -step_s <= now - self.due_at <= STEPS_AFTER * step_s
+        catches_up = self.state is JoinState.PULLING and self.copied
+        soon = -step_s <= now - self.due_at <= STEPS_AFTER * step_s
+        return (copies or catches_up) and soon
 
     @property
     def follows(self) -> bool:

@@ -331,7 +331,7 @@ class Joins:
         if has_all and join.lags(now, message):
             return self.give_up(message.join, LAGS, failed=True)
         join.progress = message
-        join.foretell(now, message)
+        join.foretell(now, message, self._cost.pace.usual_s)
         seconds, name = message.pull_us / 1e6, join.joiner.name
         slow = self._cost.too_slow(name, seconds, message.pulled_bytes, message.total_bytes)
         if not slow or join.stops_until == math.inf or self._enters(join):
@@ -440,6 +440,7 @@ class Joins:
                 then = JoinState.COPYING if pull.beside else JoinState.PULLING
                 join.state = JOIN_TABLE.step(join.state, "pull in force", then)
                 join.take(pull)
+                join.due_at = now if join.copied else math.inf
                 join.deadline = now + limits.JOIN_PROGRESS_SECONDS
                 waits = not pull.beside and not join.has_state
                 join.stops_until = now + self._most_s(join) if waits else math.inf

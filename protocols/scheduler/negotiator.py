@@ -121,8 +121,8 @@ class Negotiator:
 
     def expects(self, now: float) -> bool:
         """Whether a joiner will soon need another policy, and that can still be made."""
-        offered = self.switch is not None and self.switch.offered
-        return not offered and self.joins.are_expected(now)
+        can_be_made = not self.passing and self._amend_at < math.inf
+        return can_be_made and self.joins.are_expected(now)
 
     def missed(self) -> None:
         """What was offered late was named in no round (`Agenda.missed`)."""

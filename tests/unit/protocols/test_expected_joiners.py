@@ -27,11 +27,11 @@ def progress(seconds: float, pulled: int, total: int) -> JoinProgress:
 def test_its_progress_foretells_when_it_will_have_copied() -> None:
     join = joiner()
     assert not join.is_expected(100.0, STEP_S), "nothing is known yet"
-    join.foretell(100.0, progress(5.0, 0, 400))
+    join.foretell(100.0, progress(5.0, 0, 400), STEP_S)
     assert join.due_at == math.inf
-    join.foretell(110.0, progress(10.0, 100, 400))
+    join.foretell(110.0, progress(10.0, 100, 400), STEP_S)
     assert join.due_at == pytest.approx(140.0)
-    join.foretell(120.0, progress(20.0, 300, 400))
+    join.foretell(120.0, progress(20.0, 300, 400), STEP_S)
     due = join.due_at
     assert due == pytest.approx(120.0 + 20.0 / 3)
     for now, expected in (
@@ -43,24 +43,32 @@ def test_its_progress_foretells_when_it_will_have_copied() -> None:
         assert join.is_expected(now, STEP_S) is expected
 
 
-def test_who_has_the_whole_snapshot_is_due() -> None:
+def test_what_is_less_than_a_step_away_is_not_put_off() -> None:
     join = joiner()
-    join.foretell(50.0, progress(10.0, 100, 200))
+    join.foretell(50.0, progress(10.0, 100, 200), STEP_S)
     assert join.due_at == pytest.approx(60.0)
-    join.foretell(55.0, progress(15.0, 200, 200))
-    join.foretell(70.0, progress(30.0, 200, 200))
-    assert join.due_at == 55.0, "from then on it only catches up"
+    for now in range(51, 100):
+        join.foretell(float(now), progress(now - 40.0, 199, 200), STEP_S)
+    assert join.due_at < 53.0
+
+
+def test_who_has_the_whole_snapshot_is_due() -> None:
+    for pulled in (200, 0, 300):  # 0: it had all before; 300: no number to be believed
+        join = joiner()
+        join.foretell(55.0, progress(15.0, pulled, pulled and 200), STEP_S)
+        join.foretell(70.0, progress(30.0, pulled, pulled and 200), STEP_S)
+        assert join.due_at == 55.0, "from then on it only catches up"
 
 
 def test_who_follows_from_outside_is_not_expected() -> None:
     join = joiner(resumed=True)
-    join.foretell(50.0, progress(10.0, 200, 200))
+    join.foretell(50.0, progress(10.0, 200, 200), STEP_S)
     assert not join.is_expected(50.0, STEP_S)
 
 
-def test_who_has_the_state_is_expected_to_catch_up() -> None:
-    pulling = JoinState.PULLING
-    assert not joiner(pulling).is_expected(0.0, STEP_S), "the others wait until it has copied"
-    assert joiner(pulling, has_state=True).is_expected(0.0, STEP_S)
-    assert joiner(pulling, copied=True).is_expected(0.0, STEP_S)
-    assert not joiner(JoinState.CAUGHT_UP, copied=True).is_expected(0.0, STEP_S)
+def test_who_is_sent_the_last_updates_is_expected_to_catch_up() -> None:
+    pulling, due = JoinState.PULLING, {"copied": True, "due_at": 7.0}
+    assert not joiner(pulling, due_at=7.0).is_expected(7.0, STEP_S), "the others wait for it"
+    assert joiner(pulling, **due).is_expected(7.0, STEP_S)
+    assert not joiner(pulling, **due).is_expected(7.1 + STEPS_AFTER * STEP_S, STEP_S)
+    assert not joiner(JoinState.CAUGHT_UP, **due).is_expected(7.0, STEP_S)

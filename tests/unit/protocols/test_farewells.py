@@ -82,6 +82,7 @@ def test_a_scheduler_whose_part_is_over_wants_no_tick() -> None:
 
 
 def test_a_join_that_is_entering_is_late_for_nothing() -> None:
+    """With this seed the scheduler's own word offers the entry, so a round names it for certain."""
     world, hosts = cluster(1)
     joiner = world.join(9, hosts[1])
     negotiator = negotiator_of(hosts[0])

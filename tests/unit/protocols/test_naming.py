@@ -121,7 +121,10 @@ def test_messages_may_overtake_each_other() -> None:
     room.told(ready=False)
     assert room.looks() == [NamePolicy((1, 2))]
     room.told(ready=False)
+    room.told(version=1, ready=False)
     assert room.looks() == [], "the word need not wait for what it names"
+    room.told()
+    assert room.looks() == [], "once is enough"
 
 
 def test_a_round_that_a_fence_has_finished_is_left_alone() -> None:
@@ -192,6 +195,11 @@ def test_a_scheduler_that_is_the_root_names_it_itself() -> None:
     assert room.sent == []
 
 
+def expected() -> Join:
+    """Return a joiner that is sent the last updates since this moment."""
+    return Join(5, member(9), (ONE,), 0.0, JoinState.PULLING, copied=True, due_at=0.0)
+
+
 def test_the_word_waits_for_a_joiner_that_is_expected_to_ask() -> None:
     negotiator = Negotiator(TWO, 1, star_policy(COUNT), 4, StandardPlanner())
     for policy in made(negotiator):
@@ -200,8 +208,7 @@ def test_the_word_waits_for_a_joiner_that_is_expected_to_ask() -> None:
     room.cycle.state = CycleState.COMPUTING
     room.looks()
     assert room.sent == []
-    join = Join(5, member(9), (ONE,), 0.0, JoinState.PULLING, copied=True)
-    negotiator.joins.open[5] = join
+    join = negotiator.joins.open[5] = expected()
     room.looks()
     room.cycle.state = CycleState.REDUCING
     room.looks()
@@ -216,12 +223,35 @@ def test_the_word_waits_for_a_joiner_that_is_expected_to_ask() -> None:
     assert len(room.sent) == 1
 
 
+def test_it_waits_no_longer_once_the_schedulers_own_word_names_a_policy() -> None:
+    negotiator, policy = wanted(TWO)
+    room, about = Room(TWO, negotiator), (AT, RUNNING)
+    room.cycle.state = CycleState.COMPUTING
+    negotiator.joins.open[5] = expected()
+    assert negotiator.switch is not None
+    negotiator.switch.amend_at = 5.0  # so another one could still be made in its place
+    room.naming._await(negotiator.policy.key, room.cycle)
+    for sender in (ONE, THREE):
+        negotiator.stored(sender, policy.key)
+    assert room.naming.offered() == policy.key
+    room.cycle.state = CycleState.REDUCING
+    assert room.looks() == room.looks() == []
+    last = m.PolicyComing(*policy.key, *about, True)
+    assert [message for _, message in room.sent[1:]] == [last], "it is told once"
+    room.context.iteration += 1
+    room.looks()
+    assert negotiator.switch.offered, "its own word named it, so that was in time"
+
+
 def test_the_word_does_not_wait_once_a_policy_is_offered() -> None:
     negotiator, policy = wanted(TWO)
     for sender in (ONE, THREE):
         negotiator.stored(sender, policy.key)
-    negotiator.joins.open[5] = Join(5, member(9), (ONE,), 0.0, JoinState.PULLING, copied=True)
+    negotiator.joins.open[5] = expected()
     assert negotiator.expects(0.0)
+    negotiator.hold_back(True)
+    assert not negotiator.expects(0.0)
+    negotiator.hold_back(False)
     negotiator.offer()
     assert not negotiator.expects(0.0)
 
