@@ -150,7 +150,8 @@ class Observer:
         self._iteration: int | None = None  # the last step, None before the first
         self._late_since: dict[str, float] = {}  # whose trainer is late or away, since when
         self._steps_seen: deque[tuple[float, int]] = deque(maxlen=RATE_STEPS)
-        self._given = self._contributed = self._reduced = self._apply_sent = 0.0
+        self._given = self._contributed = self._apply_sent = 0.0
+        self._reduced: float | None = None  # None before this device has been in a round
         self._compute = 0.0
         # Micro-batches in this device's last sum, and those that count as done and change nothing,
         # because their device was lost in the middle of a round of subnets; until its step is
@@ -290,7 +291,10 @@ class Observer:
         self.skipped += skipped
         self._steps_seen.append((now, samples))
         self._write_farewells()
-        stall = max(0.0, self._apply_sent - self._reduced)
+        # A joiner applies updates that others have reduced before it is in a round itself.
+        reduced = self._reduced
+        stall = max(0.0, self._apply_sent - reduced) if reduced is not None else 0.0
+        sync = max(0.0, reduced - self._contributed) if reduced is not None else 0.0
         own = {}
         if self.local_steps:
             own["cells" if self.in_cells else "local_steps"] = self._computed
@@ -304,7 +308,7 @@ class Observer:
             samples=samples,
             members=members,
             compute_s=round(self._compute, 6),
-            sync_s=round(max(0.0, self._reduced - self._contributed), 6),
+            sync_s=round(sync, 6),
             stall_s=round(stall, 6),
             **own,
         )

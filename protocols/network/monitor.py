@@ -132,9 +132,10 @@ class Monitor:
     def measured(self, now: float, event: Measured) -> bool:
         """Take the shell's measurements and flood them if that is due; return whether it was."""
         keeping_up, owed_s = self._standing()
-        self._find_limits(now, event)
+        fallen = self._find_limits(now, event)
+        links = [link for link in event.incoming if link.node in self._context.links]
         mine = m.Measured(
-            tuple(_told(link) for link in event.incoming if link.node in self._context.links),
+            tuple(_told(replace(x, rate=fallen.get(x.node, x.rate))) for x in links),
             _micro(event.micro_batch_s),
             _micro(event.compute_s),
             _micro(event.sync_s),
@@ -153,8 +154,9 @@ class Monitor:
             self._context.send(m.EVERYONE, mine)
         return tells
 
-    def _find_limits(self, now: float, event: Measured) -> None:
-        """Look for what limits this device, in what its links have carried together."""
+    def _find_limits(self, now: float, event: Measured) -> dict[bytes, float]:
+        """Look for what limits this device, in what its links have carried together. Return which
+        links of a joiner have become slow, and how fast they still are."""
         node = self._context.node
         sent = {peer: self._alone(node, peer) for peer in self._context.links}
         outgoing = {peer: rate for peer, rate in sent.items() if rate is not None}
@@ -163,11 +165,14 @@ class Monitor:
             self._up.add(now, stretch, outgoing)
         for stretch in event.received:
             self._down.add(now, stretch, incoming)
+        fallen: dict[bytes, float] = {}
         if not self._context.is_member:
             known = {x.node: x.rate for x in event.incoming if x.rate}
             for stretch in event.received:
-                for node, rate in self._fallen.add(stretch, known).items():
-                    self._context.do(LinkFell(node, rate))
+                fallen |= self._fallen.add(stretch, known)
+        for node, rate in fallen.items():
+            self._context.do(LinkFell(node, rate))
+        return fallen
 
     def _alone(self, source: bytes, node: bytes) -> float | None:
         """Return how fast bytes from `source` arrive at `node` while no other link is busy, None

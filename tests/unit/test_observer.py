@@ -63,6 +63,21 @@ def test_a_departure_costs_what_a_step_took_longer(bench: Bench) -> None:
     assert (event["node"], event["reason"]) == ("bob", "leave")
 
 
+def test_an_update_from_others_has_waited_for_nobody(bench: Bench) -> None:
+    bench.now = 5000.0  # of a clock that did not begin with the agent
+    bench.observer.apply_sent()
+    bench.step(0.1)
+    assert [(e["sync_s"], e["stall_s"]) for e in bench.all("step")] == [(0.0, 0.0)]
+    bench.observer.contributed(0.1, 4)
+    bench.now += 2.0
+    bench.observer.reduced()
+    bench.now += 0.5
+    bench.observer.apply_sent()
+    bench.step(0.1)
+    event = bench.all("step")[1]
+    assert (event["sync_s"], event["stall_s"]) == (pytest.approx(2.0), pytest.approx(0.5))
+
+
 def test_the_step_before_counts_as_well(bench: Bench) -> None:
     for seconds in (0.1, 0.1, 0.1, 0.1, 0.6):
         bench.step(seconds)

@@ -85,6 +85,9 @@ def test_a_joiner_finds_such_links_and_a_member_waits_until_they_are_measured_al
     (fell,) = measure(joiner, peer, other)
     assert fell.node == peer
     assert fell.rate == pytest.approx(1e5)
+    known = node_of(joiner).monitor.incoming(peer)
+    assert known is not None
+    assert known.rate == pytest.approx(1e5), "it tells that at once if it has copied now"
     third = next(host for host in hosts if host.me.node not in (peer, other))
     assert measure(third, peer, other) == []
 
