@@ -319,7 +319,8 @@ class Joins:
 
     def progress(self, now: float, sender: bytes, message: JoinProgress) -> list[Letter]:
         """Take a joiner's report on its pull. Its deadline moves only if more bytes have come, and
-        a pull that is much slower than its links promised is given up."""
+        a pull that is much slower than its links promised is given up. One that has copied beside the
+        training stopped nobody meanwhile, however long that took."""
         join = self.open.get(message.join)
         if join is None or join.joiner.node != sender:
             return []
@@ -334,7 +335,7 @@ class Joins:
         join.foretell(now, message, self._cost.pace.usual_s)
         seconds, name = message.pull_us / 1e6, join.joiner.name
         slow = self._cost.too_slow(name, seconds, message.pulled_bytes, message.total_bytes)
-        if not slow or join.stops_until == math.inf or self._enters(join):
+        if not slow or join.copied or join.stops_until == math.inf or self._enters(join):
             return []
         return self.give_up(join.number, slow, limits.JOIN_MUCH_LATER_SECONDS)
 

@@ -235,6 +235,7 @@ def test_a_joiner_that_lacks_only_a_few_updates_stops_the_others_for_a_moment_at
     scheduler.joins.links_open(100.0, JOINER.node, m.LinksOpen(number, (ONE,), (FAST,), b"", True))
     scheduler.in_force(101.0, star_policy(2, (rest,)))
     assert scheduler.joins.open[number].stops_until == 101.0 + REST_S
+    assert reports(scheduler, 102.0, number, 27 * MB) == [], "its copy has stopped nobody"
     said = aborted(scheduler.joins.tick(101.0 + REST_S))
     assert said.reason.startswith("tortoise has stopped the others for 5 s after it had copied")
     assert number not in scheduler.joins.open
