@@ -319,8 +319,8 @@ class Joins:
 
     def progress(self, now: float, sender: bytes, message: JoinProgress) -> list[Letter]:
         """Take a joiner's report on its pull. Its deadline moves only if more bytes have come, and
-        a pull that is much slower than its links promised is given up. One that has copied beside the
-        training stopped nobody meanwhile, however long that took."""
+        a pull that is much slower than its links promised is given up. One that has copied beside
+        the training stopped nobody meanwhile, however long that took."""
         join = self.open.get(message.join)
         if join is None or join.joiner.node != sender:
             return []

@@ -36,4 +36,5 @@ def test_agents_are_started_as_usual_unless_they_are_dilated() -> None:
     assert dilation.started(1.0) == {}
     how = dilation.started(4.0)
     assert how["module"] == dilation.MODULE
-    assert how["variables"] == {dilation.VARIABLE: "4"}
+    stall = {"EDGEAGENT_JOIN_STALL": "120"}
+    assert how["variables"] == {dilation.VARIABLE: "4", **stall}

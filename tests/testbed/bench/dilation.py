@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from edgeagent.config import DEFAULT_JOIN_STALL
+
 if TYPE_CHECKING:
     import argparse
 
@@ -32,4 +34,5 @@ def started(times: float) -> dict[str, Any]:
     """Return the arguments of `Lab.start` for an agent that is dilated so many times."""
     if times == 1.0:
         return {}
-    return {"module": MODULE, "variables": {VARIABLE: f"{times:g}"}}
+    stall = {"EDGEAGENT_JOIN_STALL": f"{DEFAULT_JOIN_STALL * times:.0f}"}
+    return {"module": MODULE, "variables": {VARIABLE: f"{times:g}", **stall}}
