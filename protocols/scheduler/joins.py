@@ -357,7 +357,10 @@ class Joins:
 
     def are_expected(self, now: float) -> bool:
         """Whether a joiner will soon say what leads to its next policy."""
-        return any(j.is_expected(now, self._cost.pace.usual_s) for j in self.open.values())
+        if not self.open:  # this is asked at every event of a round
+            return False
+        step_s = self._cost.pace.usual_s
+        return any(join.is_expected(now, step_s) for join in self.open.values())
 
     def has_link(self, a: bytes, b: bytes) -> bool:
         """Whether one of the two joins and has the link to the other, as far as is known here. The
